@@ -1,7 +1,7 @@
 """A disk cache for what is costly and reproducible: converted weights, trained substrates, Hessians.
 
-An entry is a folder named by a hash of everything that determines its content. Two processes that need the same
-entry at the same time build it once: the second waits for the lock of the first.
+An entry is a folder named by a hash of everything that determines its content. Two processes that need the
+same entry at the same time build it once: the second waits for the lock of the first.
 """
 
 from __future__ import annotations

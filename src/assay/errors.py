@@ -1,7 +1,7 @@
 """The errors that a user can act on.
 
-The command line prints the message of an `InputError` or a `MissingDependencyError` as one line and exits with
-code 2; every other exception is a defect of ours and keeps its traceback.
+The command line prints the message of an `InputError` or a `MissingDependencyError` as one line and exits
+with code 2; every other exception is a defect of ours and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def replacing(path: Path | str) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        # mkstemp makes files that only their owner reads; give the file the mode that open() would have given it.
+        # mkstemp makes files that only their owner reads; give the file the mode that open() would have given
+        # it.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
@@ -68,3 +70,16 @@ def write_text(path: Path | str, text: str) -> None:
 def write_json(path: Path | str, value: Any) -> None:
     """Write strict JSON (no NaN, no Infinity) atomically, indented, with a final newline."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def as_json(value: Any) -> Any:
+    """Strict JSON values: collections become lists, non-finite numbers the strings that `float` reads."""
+    if isinstance(value, Mapping):
+        return {str(name): as_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, (set, frozenset, range)):
+        return sorted(as_json(item) for item in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -28,12 +28,13 @@ class Study:
         method: the name of the method, as in its card.
         question: what the study asks, in one sentence.
         claims: the falsifiable sentences, written down before the run.
-        trials: `(scale, seeds) -> trials`; `seeds` is the number of seeds that the user asked for, or None for
-            the scale's own.
-        run: runs one trial in a worker process and returns its measurements; deterministic for the trial, whatever
-            ran in the same process before.
-        figures: the trials that finished well -> panels by name. It is called once for the light and once for the dark
-            theme, with matplotlib's rcParams set accordingly, and must leave out what it has no trials for.
+        trials: `(scale, seeds) -> trials`; `seeds` is the number of seeds that the user asked for, or None
+            for the scale's own.
+        run: runs one trial in a worker process and returns its measurements; deterministic for the trial,
+            whatever ran in the same process before.
+        figures: the trials that finished well -> panels by name. It is called once for the light and once for
+            the dark theme, with matplotlib's rcParams set accordingly, and must leave out what it has no
+            trials for.
     """
 
     method: str

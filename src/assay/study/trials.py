@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from assay.cache import content_hash
+from assay.files import as_json
 
 Scalar = str | int | float | bool
 Scale = Literal["smoke", "quick", "full"]
@@ -33,6 +34,10 @@ class Trial:
     def id(self) -> str:
         """The content hash of arm, setting and seed: equal trials have equal ids, on every machine."""
         return content_hash({"arm": self.arm, "setting": dict(self.setting), "seed": self.seed})
+
+    def __hash__(self) -> int:
+        # The mapping has no hash of its own.
+        return hash(self.id)
 
     def __str__(self) -> str:
         setting = " ".join(f"{name}={value}" for name, value in self.setting.items())
@@ -78,20 +83,22 @@ class FinishedTrial:
         return self.status == "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of strict JSON values; infinities and NaN become the strings that `float` reads."""
-        return {
-            "id": self.trial.id,
-            "arm": self.arm,
-            "setting": dict(self.setting),
-            "seed": self.seed,
-            "status": self.status,
-            "measurements": {name: _number(value) for name, value in self.measurements.items()},
-            "error": self.error,
-            "traceback": self.traceback,
-            "wall_seconds": _number(self.wall_seconds),
-            "cpu_seconds": _number(self.cpu_seconds),
-            "peak_mebibytes": _number(self.peak_mebibytes),
-        }
+        """A dictionary of strict JSON values."""
+        return as_json(
+            {
+                "id": self.trial.id,
+                "arm": self.arm,
+                "setting": self.setting,
+                "seed": self.seed,
+                "status": self.status,
+                "measurements": self.measurements,
+                "error": self.error,
+                "traceback": self.traceback,
+                "wall_seconds": self.wall_seconds,
+                "cpu_seconds": self.cpu_seconds,
+                "peak_mebibytes": self.peak_mebibytes,
+            }
+        )
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> FinishedTrial:
@@ -106,7 +113,3 @@ class FinishedTrial:
             cpu_seconds=float(record["cpu_seconds"]),
             peak_mebibytes=float(record["peak_mebibytes"]),
         )
-
-
-def _number(value: float) -> float | str:
-    return float(value) if math.isfinite(value) else str(float(value))
