@@ -160,6 +160,7 @@ class Claim(ABC):
     def facts(self) -> dict[str, Any]:
         """The claim as JSON values, as written into `study.json` before the run."""
         facts = {"kind": self.kind} | {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        facts["region"] = self.region()
         facts["preconditions"] = [dataclasses.asdict(condition) for condition in self.preconditions]
         return as_json(facts)
 
@@ -209,19 +210,23 @@ class _Comparison(Claim):
             reason = "the reference is zero, so no share of it exists"
         if reason:
             return Evidence(len(pairs), missing, unit, reason=reason)
+        means = Evidence(
+            len(pairs),
+            missing,
+            unit,
+            treatment_mean=float(np.mean(treated)),
+            reference_mean=float(np.mean(reference)),
+        )
         sign = 1 if self.better == "higher" else -1
         effects = [
             sign * (ours - theirs) / (abs(theirs) if self.relative else 1.0)
             for ours, theirs in zip(treated, reference, strict=True)
         ]
         units = cluster_means(effects, [self._unit_of(pair.trial) for pair in pairs])
-        means = {"treatment_mean": float(np.mean(treated)), "reference_mean": float(np.mean(reference))}
         if len(units) < 2:
-            reason = "one independent unit has no interval; more seeds are needed"
-            return Evidence(len(pairs), missing, unit, reason=reason, **means)
+            return dataclasses.replace(means, reason="one unit has no interval; more seeds are needed")
         estimate = MeanEstimate(units, self.overlap)
-        size = standardised_effect(estimate)
-        return Evidence(len(pairs), missing, unit, estimate, effect_size=size, **means)
+        return dataclasses.replace(means, estimate=estimate, effect_size=standardised_effect(estimate))
 
     def _pairs(
         self, planned: Sequence[Trial], finished: Mapping[str, FinishedTrial]

@@ -131,5 +131,5 @@ def _check_unchanged(study: Study, trials: Sequence[Trial], folder: RunFolder) -
     ]
     if changed:
         raise InputError(
-            f"{folder.path}: the study's {' and '.join(changed)} changed since this run began; start a new run"
+            f"{folder.path}: the study's {' and '.join(changed)} changed since the run began; start a new run"
         )

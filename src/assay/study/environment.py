@@ -9,8 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import assay
-
 # Those whose version can change a number.
 PACKAGES = (
     "numpy",
@@ -36,7 +34,7 @@ def environment() -> dict[str, Any]:
     import psutil
 
     return {
-        "assay": assay.__version__,
+        "assay": installed_version("assay"),
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := installed_version(name))},
         "platform": platform.platform(),

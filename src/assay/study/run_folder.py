@@ -24,6 +24,7 @@ from assay.study.trials import FinishedTrial
 from assay.study.verdicts import Verdict
 
 SCHEMA = 1
+NUMBERS = {"effect", "low", "high", "level", "p", "p_holm", "effect_size", "treatment_mean", "reference_mean"}
 
 
 class RunFolder:
@@ -96,7 +97,17 @@ class RunFolder:
     def verdicts(self) -> list[dict[str, Any]] | None:
         """The verdicts as JSON values, or None while the run has none."""
         path = self.path / "verdicts.json"
-        return _read_json(path)["verdicts"] if path.exists() else None
+        if not path.exists():
+            return None
+        verdicts = _read_json(path)["verdicts"]
+        # JSON has no infinity; `as_json` wrote it as a string.
+        return [
+            {
+                name: float(value) if name in NUMBERS and value is not None else value
+                for name, value in row.items()
+            }
+            for row in verdicts
+        ]
 
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         write_json(

@@ -33,8 +33,8 @@ class Workers(Protocol):
         """How the worker died, if `error` tells of a death; else an empty string."""
         ...
 
-    def restart(self) -> bool:
-        """Replace what broke. True when other trials may have been lost together with the culprit."""
+    def restart(self) -> None:
+        """Replace what broke; afterwards the futures that were lost with it are done."""
         ...
 
     def close(self) -> None: ...
@@ -69,10 +69,9 @@ class LocalWorkers:
             return "the worker process died (killed, out of memory, or a crash in native code)"
         return ""
 
-    def restart(self) -> bool:
+    def restart(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pool = self._new_pool()
-        return True
 
     def close(self) -> None:
         # Trials are under way only when the study is being abandoned; they would keep us waiting until they
@@ -125,8 +124,8 @@ class RayWorkers:
         )
         return f"the Ray worker died ({type(error).__name__})" if isinstance(error, fatal) else ""
 
-    def restart(self) -> bool:
-        return False
+    def restart(self) -> None:
+        return None
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -137,66 +136,59 @@ def run_trials(
 ) -> None:
     """Run every trial and pass it to `finish` as soon as it is there; the workers are closed at the end.
 
-    A trial that raises is finished with status `"error"`. When a worker dies, everything that was under way
-    is suspected and run again, one trial at a time: the trial that is alone when its worker dies is finished
-    with status `"died"`, and the others finish as if nothing had happened.
+    A trial that raises is finished with status `"error"`. When a worker dies, everything that was lost with
+    it
+    is suspected and run again, one trial at a time with nothing beside it: a trial whose worker dies then is
+    finished with status `"died"`, and the others finish as if nothing had happened.
     """
     waiting, suspects = deque(trials), deque[Trial]()
     running: dict[Future[FinishedTrial], Trial] = {}
+    accused: Trial | None = None
     try:
         while waiting or suspects or running:
-            if suspects:
-                if not running:
-                    trial = suspects.popleft()
-                    running[workers.submit(run, trial)] = trial
-            else:
-                while waiting and len(running) < workers.window:
-                    trial = waiting.popleft()
-                    running[workers.submit(run, trial)] = trial
+            if suspects and not running:
+                accused = suspects.popleft()
+                running[workers.submit(run, accused)] = accused
+            while waiting and not suspects and accused is None and len(running) < workers.window:
+                trial = waiting.popleft()
+                running[workers.submit(run, trial)] = trial
             done, _ = wait(running, return_when=FIRST_COMPLETED)
-            lost = {}
-            for future in done:
-                trial = running.pop(future)
-                error = future.exception()
-                if error is None:
-                    finish(future.result())
-                elif cause := workers.died(error):
-                    lost[trial] = cause
+            deaths = _collect(done, running, workers, finish)
+            if deaths:
+                workers.restart()
+                # Futures of a broken pool are done by now; those of other workers go on.
+                deaths |= _collect({future for future in running if future.done()}, running, workers, finish)
+            for trial, cause in deaths.items():
+                if trial is accused:
+                    finish(FinishedTrial(trial, "died", error=cause))
                 else:
-                    # Not the trial's own error (`measure` records those) but, say, one of pickling it.
-                    finish(FinishedTrial(trial, "error", error=f"{type(error).__name__}: {error}"))
-            if lost:
-                _handle_deaths(lost, running, suspects, workers, finish)
+                    suspects.append(trial)
+            if not running:
+                accused = None
     finally:
         workers.close()
 
 
-def _handle_deaths(
-    lost: Mapping[Trial, str],
+def _collect(
+    done: Iterable[Future[FinishedTrial]],
     running: dict[Future[FinishedTrial], Trial],
-    suspects: deque[Trial],
     workers: Workers,
     finish: Callable[[FinishedTrial], None],
-) -> None:
-    """Blame the trial whose worker died when it was alone; else put all that was lost among the suspects."""
-    shared = workers.restart()
-    if not shared:
-        for trial, cause in lost.items():
-            finish(FinishedTrial(trial, "died", error=cause))
-        return
-    under_way = dict(lost)
-    for future, trial in running.items():
-        # A broken pool fails all its futures; one whose result came through before counts as finished.
-        if not future.cancelled() and future.exception() is None:
+) -> dict[Trial, str]:
+    """Take the futures that are done out of `running`; the trials whose workers died, with how they died."""
+    deaths = {}
+    for future in done:
+        trial = running.pop(future)
+        if future.cancelled():
+            deaths[trial] = "its worker was stopped"
+        elif (error := future.exception()) is None:
             finish(future.result())
+        elif cause := workers.died(error):
+            deaths[trial] = cause
         else:
-            under_way[trial] = ""
-    running.clear()
-    if len(under_way) == 1:
-        ((trial, cause),) = under_way.items()
-        finish(FinishedTrial(trial, "died", error=cause))
-    else:
-        suspects.extendleft(reversed(under_way))
+            # Not the trial's own error (`measure` records those) but, say, one of sending it to the worker.
+            finish(FinishedTrial(trial, "error", error=f"{type(error).__name__}: {error}"))
+    return deaths
 
 
 def available_cores() -> int:

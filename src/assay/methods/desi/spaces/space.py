@@ -1,4 +1,4 @@
-"""What a metric space must offer so that the estimators of this folder can regress its points on predictors."""
+"""What a metric space offers, so that the estimators of this folder can regress its points on predictors."""
 
 from __future__ import annotations
 
@@ -15,51 +15,53 @@ if TYPE_CHECKING:
 class MetricSpace(Protocol):
     """A metric space whose points are arrays of one shape.
 
-    Weighted Fréchet means minimise `o -> sum_i w_i d^2(Y_i, o)` over the space. The weights of local and global
-    Fréchet regression sum to one and may be negative.
+    Weighted Fréchet means minimise `o -> sum_i w_i d^2(Y_i, o)` over the space. The weights of local and
+    global Fréchet regression sum to one and may be negative.
     """
 
     name: str
 
-    def check(self, Y: Any) -> Float[np.ndarray, "n *shape"]:
+    def check(self, Y: Any) -> Float[np.ndarray, "n ..."]:
         """Validated points as float64.
 
         Raises:
-            InputError: a point is not in the space; the message names its row, the violated condition with its value,
-                and the remedy.
+            InputError: a point is not in the space; the message names its row, the violated condition with
+                its value, and the remedy.
         """
         ...
 
     def distance(
-        self, A: Float[np.ndarray, "*batch *shape"], B: Float[np.ndarray, "*batch *shape"]
+        self, A: Float[np.ndarray, "*any"], B: Float[np.ndarray, "*any"]
     ) -> Float[np.ndarray, "*batch"]:
         """Distances between points, broadcast over the leading axes."""
         ...
 
     def pairwise(
-        self, A: Float[np.ndarray, "m *shape"], B: Float[np.ndarray, "n *shape"]
+        self, A: Float[np.ndarray, "m ..."], B: Float[np.ndarray, "n ..."]
     ) -> Float[np.ndarray, "m n"]:
         """Distances between every point of `A` and every point of `B`."""
         ...
 
-    def embed(self, Y: Float[np.ndarray, "n *shape"]) -> Float[np.ndarray, "n dim"] | None:
+    def embed(self, Y: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n dim"] | None:
         """Coordinates in which the distance is Euclidean, or None where no such coordinates exist."""
         ...
 
     def mean(
         self,
-        Y: Float[np.ndarray, "n *shape"],
+        Y: Float[np.ndarray, "n ..."],
         weights: Float[np.ndarray, "m n"],
-        init: Float[np.ndarray, "m *shape"] | None = None,
-    ) -> Float[np.ndarray, "m *shape"]:
+        init: Float[np.ndarray, "m ..."] | None = None,
+    ) -> Float[np.ndarray, "m ..."]:
         """The weighted Fréchet mean of `Y` for every row of weights; `init` starts an iterative solver."""
         ...
 
-    def project(self, Y: Float[np.ndarray, "m *shape"]) -> Float[np.ndarray, "m *shape"]:
+    def project(self, Y: Float[np.ndarray, "m ..."]) -> Float[np.ndarray, "m ..."]:
         """The nearest points of the space."""
         ...
 
-    def loss(self, Y: Float[Tensor, "n *shape"], weights: Float[Tensor, "m n"], targets: Float[Tensor, "m *shape"]) -> Float[Tensor, " m"]:  # fmt: skip
+    def loss(
+        self, Y: Float[Tensor, "n ..."], weights: Float[Tensor, "m n"], targets: Float[Tensor, "m ..."]
+    ) -> Float[Tensor, " m"]:
         """d^2(target_j, mean(Y, weights_j)) for every j, differentiable in `weights`."""
         ...
 

@@ -1,0 +1,203 @@
+"""Learning a shared direction and its bandwidth by the leave-one-out error of local Fréchet regression."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from assay.methods.desi.index_model import (
+    Bandwidth,
+    IndexModel,
+    SharedDirection,
+    SharedNetworkDirection,
+    direction_network,
+)
+from assay.methods.desi.spaces.space import MetricSpace
+from assay.methods.desi.weights import local_linear_weights
+
+# Steps in a row that may be skipped because the loss or its gradient is not finite.
+SKIPPED_STEPS = 5
+
+
+class Rows(NamedTuple):
+    """Rows that a direction is learnt from.
+
+    Attributes:
+        X: standardised predictors.
+        Y: responses.
+        variance: the responses' Fréchet variance, the unit of the loss.
+        counts: how often every row counts (bootstrap); None for once each.
+    """
+
+    X: Float[Tensor, "n p"]
+    Y: Float[Tensor, "n ..."]
+    variance: float
+    counts: Float[Tensor, " n"] | None = None
+
+    def take(self, rows: Int[Tensor, " k"]) -> Rows:
+        return Rows(self.X[rows], self.Y[rows], self.variance, None)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast one start is trained.
+
+    Args:
+        lam: the weight of 1/bandwidth in the objective.
+        max_epochs: gradient steps at most.
+        patience: steps without improvement of the monitored loss after which training stops.
+        lr: Adam's learning rate.
+    """
+
+    lam: float
+    max_epochs: int
+    patience: int
+    lr: float = 0.05
+
+
+@dataclass
+class Training:
+    """What training one start came to: the model and bandwidth at the best step, and how it went there.
+
+    Attributes:
+        best: the smallest monitored loss: on the validation rows, or the objective itself where there are
+            none.
+        losses: the objective before every step.
+        validation_losses: the loss on the validation rows before every step; empty without such rows.
+    """
+
+    model: IndexModel
+    bandwidth: Bandwidth
+    best: float = math.inf
+    losses: list[float] = field(default_factory=list)
+    validation_losses: list[float] = field(default_factory=list)
+
+
+def leave_one_out_loss(
+    space: MetricSpace, z: Float[Tensor, " n"], rows: Rows, bandwidth: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """The mean of d^2(Y_i, m_-i(z_i)), where m_-i is fitted without row i, in units of the Fréchet variance.
+    """
+    own = torch.arange(len(z), device=z.device)
+    weights = local_linear_weights(z, z, bandwidth, excluded=own, counts=rows.counts).weights
+    losses = space.loss(rows.Y, weights, rows.Y)
+    if rows.counts is None:
+        return losses.mean() / rows.variance
+    return (losses * rows.counts).sum() / rows.counts.sum() / rows.variance
+
+
+def held_out_loss(
+    space: MetricSpace, model: IndexModel, bandwidth: Float[Tensor, ""], train: Rows, validation: Rows
+) -> Float[Tensor, ""]:
+    """The mean of d^2(Y_i, m(z_i)) over the validation rows, m fitted to the training rows."""
+    weights = local_linear_weights(model(train.X), model(validation.X), bandwidth).weights
+    return space.loss(train.Y, weights, validation.Y).mean() / train.variance
+
+
+def train(
+    space: MetricSpace,
+    model: IndexModel,
+    bandwidth: Bandwidth,
+    rows: Rows,
+    validation: Rows | None,
+    schedule: Schedule,
+) -> Training:
+    """Minimise the leave-one-out loss + lam / bandwidth with Adam, full batch, and return the best step's
+    state.
+
+    Raises:
+        FloatingPointError: the loss was not finite for several steps in a row.
+    """
+    parameters = [p for p in (*model.parameters(), *bandwidth.parameters()) if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=schedule.lr)
+    result = Training(model, bandwidth)
+    best_state = None
+    best_step = skipped = 0
+    for step in range(schedule.max_epochs):
+        model.train()
+        optimizer.zero_grad()
+        h = bandwidth()
+        loss = leave_one_out_loss(space, model(rows.X), rows, h)
+        if bandwidth.raw.requires_grad:
+            loss = loss + schedule.lam / h
+        if validation is None:
+            monitored = loss.item()
+        else:
+            model.eval()
+            with torch.no_grad():
+                monitored = held_out_loss(space, model, h, rows, validation).item()
+            result.validation_losses.append(monitored)
+        result.losses.append(loss.item())
+        if monitored < result.best - 1e-6:
+            # Copied, not referenced: the optimizer writes into the parameters in place.
+            best_state = copy.deepcopy((model.state_dict(), bandwidth.state_dict()))
+            result.best, best_step = monitored, step
+        elif step - best_step >= schedule.patience:
+            break
+        loss.backward()
+        if math.isfinite(loss.item()) and all(_finite(p) for p in parameters):
+            optimizer.step()
+            skipped = 0
+        elif (skipped := skipped + 1) >= SKIPPED_STEPS:
+            raise FloatingPointError(
+                f"the loss was not finite for {SKIPPED_STEPS} steps in a row (step {step}, bandwidth {h.item():.3g})"
+            )
+    if best_state is not None:
+        model.load_state_dict(best_state[0])
+        bandwidth.load_state_dict(best_state[1])
+    model.eval()
+    return result
+
+
+def shared_models(
+    starts: list[Float[np.ndarray, " p"]],
+) -> list[Callable[[], IndexModel]]:
+    """One free direction for every start."""
+    return [lambda start=start: SharedDirection(start) for start in starts]
+
+
+def network_models(
+    X: Float[Tensor, "n p"], hidden: int, dropout: float, seeds: list[int]
+) -> list[Callable[[], IndexModel]]:
+    """One freshly drawn network for every seed."""
+
+    def build(seed: int) -> IndexModel:
+        generator = torch.Generator(device=X.device).manual_seed(seed)
+        network = direction_network(X.shape[1], hidden, dropout, generator).to(X.device)
+        return SharedNetworkDirection(network, X)
+
+    return [lambda seed=seed: build(seed) for seed in seeds]
+
+
+def train_from_starts(
+    space: MetricSpace,
+    models: list[Callable[[], IndexModel]],
+    bandwidth: float | None,
+    rows: Rows,
+    validation: Rows | None,
+    schedule: Schedule,
+) -> list[Training]:
+    """Train every start; the best has the smallest `best`.
+
+    Args:
+        bandwidth: a fixed bandwidth; None to learn it from a rule of thumb's start.
+    """
+    n = len(rows.X)
+    start = 1.06 * n**-0.2 if bandwidth is None else bandwidth
+    results = []
+    for build in models:
+        h = Bandwidth(start, learnt=bandwidth is None).to(rows.X.device)
+        results.append(train(space, build(), h, rows, validation, schedule))
+    return results
+
+
+def _finite(parameter: nn.Parameter) -> bool:
+    return parameter.grad is None or bool(torch.isfinite(parameter.grad).all())
