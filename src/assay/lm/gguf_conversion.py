@@ -141,8 +141,8 @@ def rotate_half_order(
 def build_tokenizer(reader: GGUFReader) -> PreTrainedTokenizerFast:
     """The byte-level BPE tokenizer that the metadata of a GGUF describes.
 
-    It is built piece by piece, because a GGUF only names its pre-tokenizer and transformers' own reader does not
-    know this name: it would take the last space before a number, and fractions, apart in another way.
+    It is built piece by piece, because a GGUF only names its pre-tokenizer and transformers' own reader does
+    not know this name: it would split fractions and the spaces before a number in another way.
     """
     from transformers import PreTrainedTokenizerFast
 

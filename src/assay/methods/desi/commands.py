@@ -77,6 +77,8 @@ def fit(
     console = Console(quiet=quiet, highlight=False)
     chosen = space_from_spec({"name": space} | ({"metric": metric} if metric else {}))
     X = read_predictors(predictors_file, predictors)
+    if compare is not None and not 2 <= compare <= len(X) // 2:
+        raise InputError(f"--compare must be from 2 to {len(X) // 2} folds for {len(X)} rows, got {compare}")
     Y = read_outcomes(response, chosen, samples)
     if space == "wasserstein" and Y.ndim == 2 and Y.shape[1] != chosen.spec()["grid_size"]:
         # The grid is the file's own.
@@ -206,8 +208,6 @@ def _compare(console: Console, model: DeSIRegressor, X, Y, folds: int, quiet: bo
 
     from assay.methods.desi.baselines import FrechetForest, GlobalFrechet
 
-    if not 2 <= folds <= len(X) // 2:
-        raise InputError(f"--compare must be from 2 to {len(X) // 2} folds for {len(X)} rows, got {folds}")
     estimators = {
         "DeSI": clone(model),
         "global Fréchet regression": GlobalFrechet(model.space),

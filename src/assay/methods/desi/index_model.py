@@ -48,8 +48,7 @@ class SharedNetworkDirection(nn.Module):
 
 
 class PerSampleDirection(nn.Module):
-    """A direction for every row, the normalised output of a network, with its first coordinate not negative.
-    """
+    """A direction for every row: the normalised output of a network, its first coordinate not negative."""
 
     def __init__(self, network: nn.Sequential) -> None:
         super().__init__()
@@ -63,7 +62,7 @@ class PerSampleDirection(nn.Module):
         return (X * self.directions(X)).sum(1)
 
 
-IndexModel = SharedDirection | SharedNetworkDirection | PerSampleDirection
+SharedModel = SharedDirection | SharedNetworkDirection
 
 
 def direction_network(

@@ -35,9 +35,7 @@ def mpe(
     return float(space.distance(truth, predictions).mean())
 
 
-def mspe(
-    space: MetricSpace, Y: Float[np.ndarray, "n ..."], predictions: Float[np.ndarray, "n ..."]
-) -> float:
+def mspe(space: MetricSpace, Y: Float[np.ndarray, "n ..."], predictions: Float[np.ndarray, "n ..."]) -> float:
     """Mean squared prediction error: the mean squared distance to held-out responses."""
     return float((space.distance(Y, predictions) ** 2).mean())
 

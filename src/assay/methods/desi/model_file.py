@@ -1,7 +1,7 @@
 """A fitted `DeSIRegressor` as a folder: `model.json` and `train.npz`.
 
-A local smoother predicts from its training rows, so the folder holds them: the standardised predictors, the index and
-the responses. Loading executes nothing from the files: JSON, and arrays without pickle.
+A local smoother predicts from its training rows, so the folder holds them: the standardised predictors, the
+index and the responses. Loading executes nothing from the files: JSON, and arrays without pickle.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def save_model(model: DeSIRegressor, folder: Path | str) -> None:
         # Python writes the shortest digits that read back as the same float, so nothing is lost in JSON.
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
         (temporary / "model.json").write_text(text + "\n", encoding="utf-8")
-        np.savez(temporary / "train.npz", **arrays)
+        np.savez(temporary / "train.npz", **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def load_model(folder: Path | str, kind: type[Model] = DeSIRegressor) -> Model:
@@ -91,22 +91,28 @@ def load_model(folder: Path | str, kind: type[Model] = DeSIRegressor) -> Model:
         for name, value in document["fitted"].items():
             if name not in (*FITTED_NUMBERS, *FITTED_VECTORS):
                 raise InputError(f"{folder / 'model.json'} has the unknown fitted value {name!r}")
-            setattr(model, name, np.array(value, dtype=np.float64) if name in FITTED_VECTORS else float(value))
+            setattr(model, name, np.array(value, float) if name in FITTED_VECTORS else float(value))
+        vectors = [name for name in FITTED_VECTORS if name in document["fitted"]]
         for name in CURVES:
             setattr(model, name, arrays.pop(name))
         z, Y, model._X = arrays.pop("z"), arrays.pop("Y"), arrays.pop("X")
         used = int((model.scale_ > 0).sum())
-        if not (z.ndim == 1 and len(z) == len(Y) and model._X.shape == (len(z), used) and (np.diff(z) >= 0).all()):
+        fits = z.ndim == 1 and len(z) == len(Y) and model._X.shape == (len(z), used)
+        if not fits or any(len(getattr(model, name)) != model.n_features_in_ for name in vectors):
             raise InputError(
-                f"{folder / 'train.npz'} does not fit model.json: z {z.shape}, Y {Y.shape}, X {model._X.shape}, "
-                f"{used} predictors"
+                f"{folder} does not fit together: index {z.shape}, responses {Y.shape}, predictors "
+                f"{model._X.shape}, {model.n_features_in_} columns of which {used} vary; save the model again"
             )
         model.smoother_ = IndexSmoother(model.space, z, Y, model.bandwidth_)
         model.index_range_ = (float(z[0]), float(z[-1]))
         if model.mode == "per_sample":
-            model.per_sample_ = PerSampleIndex({name.removeprefix("network."): v for name, v in arrays.items()})
+            model.per_sample_ = PerSampleIndex(
+                {name.removeprefix("network."): v for name, v in arrays.items()}
+            )
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder} is damaged ({type(error).__name__}: {error}): save the model again") from error
+        raise InputError(
+            f"{folder} is damaged ({type(error).__name__}: {error}): save the model again"
+        ) from error
     return model
 
 
@@ -114,7 +120,9 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): pass the folder that `save` wrote") from error
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): pass the folder that `save` wrote"
+        ) from error
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}): save the model again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:

@@ -115,7 +115,7 @@ def train_per_sample(
     settings: PublishedSettings,
     hidden: int,
     seed: int,
-) -> Training:
+) -> Training[PerSampleDirection]:
     """Train the network of directions and the bandwidth on mini-batches, each smoothed within itself.
 
     Without validation rows the mean loss of an epoch is monitored.

@@ -106,7 +106,7 @@ def monotone_with_pullback(values: Float[np.ndarray, "m k"]) -> tuple[Float[np.n
 
 def laplacian_from_edges(edges: Float[np.ndarray, "*m q q"]) -> Float[np.ndarray, "*m q q"]:
     """The Laplacians, degree matrix minus `edges`, of symmetric edge weights with a zero diagonal."""
-    laplacian = -edges
+    laplacian = 0.0 - edges
     diagonal = np.arange(edges.shape[-1])
     laplacian[..., diagonal, diagonal] = edges.sum(axis=-1)
     return laplacian
@@ -151,17 +151,22 @@ def _off_diagonal(size: int) -> Bool[np.ndarray, "q q"]:
     return ~np.eye(size, dtype=bool)
 
 
+def _pair_sums(nodes: Float[np.ndarray, "m q"]) -> Float[np.ndarray, "m q q"]:
+    """The sum over its two nodes for every edge, exactly symmetric."""
+    return nodes[..., :, None] + nodes[..., None, :]
+
+
 def _edge_terms(matrices: Float[np.ndarray, "m q q"]) -> Float[np.ndarray, "m q q"]:
     """<A, dL/dw_kl> for every edge: A_kk + A_ll - A_kl - A_lk (zero for k = l)."""
     diagonal = np.diagonal(matrices, axis1=-2, axis2=-1)
-    return diagonal[..., :, None] + diagonal[..., None, :] - matrices - np.swapaxes(matrices, -1, -2)
+    return _pair_sums(diagonal) - (matrices + np.swapaxes(matrices, -1, -2))
 
 
 def _curvature(edges: Float[np.ndarray, "m q q"]) -> Float[np.ndarray, "m q q"]:
     """H w for H = 2I + NN', with the unsigned incidence matrix N: <L(e), L(f)> is 4, 1 or 0 for two edges
     that are equal, share one node, or share none."""
     degree = edges.sum(axis=-1)
-    product = 2.0 * edges + degree[..., :, None] + degree[..., None, :]
+    product = 2.0 * edges + _pair_sums(degree)
     product[..., ~_off_diagonal(edges.shape[-1])] = 0.0
     return product
 
@@ -175,7 +180,7 @@ def _solve_free(
     diagonal = np.arange(free.shape[-1])
     nodes[..., diagonal, diagonal] = 2.0 + free.sum(axis=-1)
     potential = np.linalg.solve(nodes, right.sum(axis=-1)[..., None])[..., 0]
-    return np.where(free, 0.5 * (right - potential[..., :, None] - potential[..., None, :]), 0.0)
+    return np.where(free, 0.5 * (right - _pair_sums(potential)), 0.0)
 
 
 def _nearest_edges(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import replace
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from sklearn.utils.validation import check_is_fitted
 
 from assay.errors import InputError
-from assay.methods.desi.base import FrechetRegressor, coordinates, frechet_variance
+from assay.methods.desi.base import (
+    FrechetRegressor,
+    check_number,
+    check_whole,
+    coordinates,
+    frechet_variance,
+)
 from assay.methods.desi.bootstrap import DirectionBootstrap, bootstrap_direction
 from assay.methods.desi.index_model import Bandwidth, Mode, SharedDirection, oriented, starting_directions
 from assay.methods.desi.per_sample import PerSampleIndex, published_settings, train_per_sample
@@ -24,7 +29,7 @@ from assay.methods.desi.training import (
     Rows,
     Schedule,
     Training,
-    leave_one_out_loss,
+    compare_starts,
     network_models,
     shared_models,
     train,
@@ -79,7 +84,7 @@ class DeSIRegressor(FrechetRegressor):
             in mode `per_sample`.
         bandwidth_: of the final smoother.
         loss_curve_, validation_curve_: of the start that was kept.
-        restart_losses_: the best monitored loss of every start.
+        restart_losses_: the leave-one-out error by which the starts were compared.
         fallbacks_: number of training rows without a local-linear fit (`IndexSmoother.fallbacks`).
         index_range_: smallest and largest index in training.
         direction_ci_: after `bootstrap_direction`.
@@ -156,12 +161,10 @@ class DeSIRegressor(FrechetRegressor):
         Raises:
             InputError: the fit has a direction for every row, or an argument is out of range.
         """
-        self._validated(
-            np.zeros((1, self.n_features_in_)) if hasattr(self, "n_features_in_") else [[0]], reset=False
-        )
+        check_is_fitted(self)
         if self.mode == "per_sample":
             raise InputError(
-                "mode 'per_sample' has a direction for every row, so no direction to bootstrap: use mode 'shared'"
+                "mode 'per_sample' has a direction for every row, not one to bootstrap: use mode 'shared'"
             )
         used = self.scale_ > 0
         result = bootstrap_direction(
@@ -193,24 +196,16 @@ class DeSIRegressor(FrechetRegressor):
     def _check_parameters(self) -> None:
         if self.mode not in get_args(Mode):
             raise InputError(f"mode is {self.mode!r}: choose one of {', '.join(get_args(Mode))}")
-        if self.bandwidth != "learn" and not (
-            isinstance(self.bandwidth, Real) and 0 < self.bandwidth < math.inf
-        ):
-            raise InputError(f"bandwidth is {self.bandwidth!r}: pass 'learn' or a positive number")
-        if self.mode == "per_sample" and self.bandwidth != "learn":
-            raise InputError("mode 'per_sample' learns its bandwidth: pass bandwidth='learn'")
-        for name, least in (("n_restarts", 0), ("hidden", 1), ("max_epochs", 1), ("patience", 1)):
-            value = getattr(self, name)
-            if not (isinstance(value, Integral) and value >= least) and not (
-                value is None and name in SHARED_DEFAULTS
-            ):
-                raise InputError(f"{name} is {value!r}: pass a whole number >= {least}")
-        for name, most in (("val_fraction", 0.5), ("dropout", 1.0), ("lam", math.inf)):
-            value = getattr(self, name)
-            if not (isinstance(value, Real) and 0 <= value < most) and not (
-                value is None and name in SHARED_DEFAULTS
-            ):
-                raise InputError(f"{name} is {value!r}: pass a number from 0 to below {most}")
+        if self.bandwidth != "learn":
+            check_number(self, "bandwidth", above=0)
+            if self.mode == "per_sample":
+                raise InputError("mode 'per_sample' learns its bandwidth: pass bandwidth='learn'")
+        check_whole(self, "n_restarts", least=0)
+        check_whole(self, "hidden")
+        check_whole(self, "max_epochs", "patience", optional=True)
+        check_number(self, "val_fraction", below=0.5)
+        check_number(self, "dropout", below=1, optional=True)
+        check_number(self, "lam", optional=True)
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
@@ -220,10 +215,6 @@ class DeSIRegressor(FrechetRegressor):
 
     def _fit(self, X: Float[np.ndarray, "n p"], Y: Float[np.ndarray, "n ..."]) -> None:
         rng = self._generator()
-        # Rows in an order that only depends on their content: whatever is random below draws the same rows
-        # for every permutation of the input.
-        order = np.lexsort(np.column_stack([Y.reshape(len(Y), -1), X]).T)
-        X, Y = X[order], Y[order]
         rows = self._rows(X, Y)
         shuffled = torch.from_numpy(rng.permutation(len(X))).to(rows.X.device)
         n_validation = round(self.val_fraction * len(X))
@@ -249,8 +240,9 @@ class DeSIRegressor(FrechetRegressor):
             models = network_models(training.X, self.hidden, self._setting("dropout"), seeds)
         fixed = None if self.bandwidth == "learn" else float(self.bandwidth)
         results = train_from_starts(self.space, models, fixed, training, validation, schedule)
-        best = min(results, key=lambda result: result.best)
-        self._keep_curves(best, results)
+        errors = compare_starts(self.space, results, rows)
+        best = results[int(np.argmin(errors))]
+        self._keep_curves(best, errors)
         bandwidth = float(best.bandwidth().detach())
         direction = best.model.direction().detach()
         if validation is not None:
@@ -278,7 +270,7 @@ class DeSIRegressor(FrechetRegressor):
         settings = replace(settings, **chosen)
         seed = int(rng.integers(2**31))
         result = train_per_sample(self.space, training, validation, settings, self.hidden, seed)
-        self._keep_curves(result, [result])
+        self._keep_curves(result, np.array([result.best]))
         self.per_sample_ = PerSampleIndex.from_model(result.model)
         mean = self.per_sample_.directions(training.X.cpu().numpy()).mean(0)
         used = self.scale_ > 0
@@ -287,18 +279,19 @@ class DeSIRegressor(FrechetRegressor):
         # The published algorithm predicts from the training rows alone.
         self._keep_smoother(training, float(result.bandwidth().detach()))
 
-    def _keep_curves(self, best: Training, results: list[Training]) -> None:
+    def _keep_curves(self, best: Training, errors: Float[np.ndarray, " starts"]) -> None:
         self.loss_curve_ = np.array(best.losses)
         self.validation_curve_ = np.array(best.validation_losses)
-        self.restart_losses_ = np.array([result.best for result in results])
+        self.restart_losses_ = errors
 
     def _keep_smoother(self, rows: Rows, bandwidth: float) -> None:
         X, Y = rows.X.cpu().numpy(), rows.Y.cpu().numpy()
         z = self._index(X)
-        gap = median_gap(z)
+        # The published algorithm has no such guard.
+        gap = 0.0 if self.mode == "per_sample" else median_gap(z)
         if bandwidth < gap:
             warnings.warn(
-                f"the bandwidth {bandwidth:.3g} is below the median gap of the index and was raised to {gap:.3g}",
+                f"the bandwidth {bandwidth:.3g} is below the index's median gap and was raised to {gap:.3g}",
                 stacklevel=5,
             )
             bandwidth = gap

@@ -5,7 +5,8 @@ estimate are taken against `truth`, the conditional Fréchet mean without noise,
 responses.
 
 Designs `distributions` and `networks` follow the authors' published generators; `spd_matrices` and `spheres`
-are ours. Where p exceeds the length of a design's direction, the other predictors have no effect.
+are ours. Where p exceeds the length of a design's direction, the other predictors have no effect; where it is
+smaller, the direction is cut.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def simulate(design: Design, n: int, *, p: int = 4, link: Link = "quadratic", se
     """Draw `n` rows with `p` predictors from a design; `link` matters to `distributions` only.
 
     Raises:
-        InputError: the design or the link is unknown, or p is smaller than 4.
+        InputError: the design or the link is unknown, or p is smaller than 1.
     """
-    if p < 4:
-        raise InputError(f"p is {p}, but the designs' directions have 4 coordinates: pass p >= 4")
+    if p < 1:
+        raise InputError(f"p is {p}: pass at least one predictor")
     rng = np.random.default_rng(seed)
     if design == "distributions":
         return distributions(n, p, link, rng)
@@ -143,7 +144,7 @@ def _equicorrelated(n: int, p: int, rng: np.random.Generator) -> Float[np.ndarra
 
 def _direction(leading: tuple[float, ...], p: int) -> Float[np.ndarray, " p"]:
     theta = np.zeros(p)
-    theta[: len(leading)] = leading
+    theta[: len(leading)] = leading[:p]
     return theta / np.linalg.norm(theta)
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from assay.methods.desi.index_model import (
     Bandwidth,
-    IndexModel,
     SharedDirection,
+    SharedModel,
     SharedNetworkDirection,
     direction_network,
 )
@@ -63,8 +63,11 @@ class Schedule:
     lr: float = 0.05
 
 
+Model = TypeVar("Model", bound=nn.Module)
+
+
 @dataclass
-class Training:
+class Training(Generic[Model]):
     """What training one start came to: the model and bandwidth at the best step, and how it went there.
 
     Attributes:
@@ -74,8 +77,8 @@ class Training:
         validation_losses: the loss on the validation rows before every step; empty without such rows.
     """
 
-    model: IndexModel
-    bandwidth: Bandwidth
+    model: Model
+    bandwidth: nn.Module
     best: float = math.inf
     losses: list[float] = field(default_factory=list)
     validation_losses: list[float] = field(default_factory=list)
@@ -84,8 +87,7 @@ class Training:
 def leave_one_out_loss(
     space: MetricSpace, z: Float[Tensor, " n"], rows: Rows, bandwidth: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """The mean of d^2(Y_i, m_-i(z_i)), where m_-i is fitted without row i, in units of the Fréchet variance.
-    """
+    """The mean of d^2(Y_i, m_-i(z_i)), m_-i fitted without row i, in units of the Fréchet variance."""
     own = torch.arange(len(z), device=z.device)
     weights = local_linear_weights(z, z, bandwidth, excluded=own, counts=rows.counts).weights
     losses = space.loss(rows.Y, weights, rows.Y)
@@ -95,7 +97,7 @@ def leave_one_out_loss(
 
 
 def held_out_loss(
-    space: MetricSpace, model: IndexModel, bandwidth: Float[Tensor, ""], train: Rows, validation: Rows
+    space: MetricSpace, model: nn.Module, bandwidth: Float[Tensor, ""], train: Rows, validation: Rows
 ) -> Float[Tensor, ""]:
     """The mean of d^2(Y_i, m(z_i)) over the validation rows, m fitted to the training rows."""
     weights = local_linear_weights(model(train.X), model(validation.X), bandwidth).weights
@@ -104,12 +106,12 @@ def held_out_loss(
 
 def train(
     space: MetricSpace,
-    model: IndexModel,
+    model: Model,
     bandwidth: Bandwidth,
     rows: Rows,
     validation: Rows | None,
     schedule: Schedule,
-) -> Training:
+) -> Training[Model]:
     """Minimise the leave-one-out loss + lam / bandwidth with Adam, full batch, and return the best step's
     state.
 
@@ -148,7 +150,8 @@ def train(
             skipped = 0
         elif (skipped := skipped + 1) >= SKIPPED_STEPS:
             raise FloatingPointError(
-                f"the loss was not finite for {SKIPPED_STEPS} steps in a row (step {step}, bandwidth {h.item():.3g})"
+                f"the loss was not finite for {SKIPPED_STEPS} steps in a row, the last at step {step} with "
+                f"bandwidth {h.item():.3g}"
             )
     if best_state is not None:
         model.load_state_dict(best_state[0])
@@ -159,17 +162,17 @@ def train(
 
 def shared_models(
     starts: list[Float[np.ndarray, " p"]],
-) -> list[Callable[[], IndexModel]]:
+) -> list[Callable[[], SharedModel]]:
     """One free direction for every start."""
     return [lambda start=start: SharedDirection(start) for start in starts]
 
 
 def network_models(
     X: Float[Tensor, "n p"], hidden: int, dropout: float, seeds: list[int]
-) -> list[Callable[[], IndexModel]]:
+) -> list[Callable[[], SharedModel]]:
     """One freshly drawn network for every seed."""
 
-    def build(seed: int) -> IndexModel:
+    def build(seed: int) -> SharedModel:
         generator = torch.Generator(device=X.device).manual_seed(seed)
         network = direction_network(X.shape[1], hidden, dropout, generator).to(X.device)
         return SharedNetworkDirection(network, X)
@@ -179,13 +182,13 @@ def network_models(
 
 def train_from_starts(
     space: MetricSpace,
-    models: list[Callable[[], IndexModel]],
+    models: list[Callable[[], SharedModel]],
     bandwidth: float | None,
     rows: Rows,
     validation: Rows | None,
     schedule: Schedule,
-) -> list[Training]:
-    """Train every start; the best has the smallest `best`.
+) -> list[Training[SharedModel]]:
+    """Train every start.
 
     Args:
         bandwidth: a fixed bandwidth; None to learn it from a rule of thumb's start.
@@ -197,6 +200,23 @@ def train_from_starts(
         h = Bandwidth(start, learnt=bandwidth is None).to(rows.X.device)
         results.append(train(space, build(), h, rows, validation, schedule))
     return results
+
+
+def compare_starts(
+    space: MetricSpace, results: list[Training[SharedModel]], rows: Rows
+) -> Float[np.ndarray, " starts"]:
+    """The leave-one-out error of every start's direction on all rows, at one bandwidth: the median of the
+    starts'.
+
+    A few validation rows are a good brake but a poor judge: with heavy-tailed responses they often prefer a
+    start that has missed the direction. A common bandwidth keeps a start from winning by a small bandwidth.
+    """
+    with torch.no_grad():
+        bandwidth = torch.stack([result.bandwidth() for result in results]).median()
+        errors = [
+            leave_one_out_loss(space, result.model(rows.X), rows, bandwidth).item() for result in results
+        ]
+    return np.array(errors)
 
 
 def _finite(parameter: nn.Parameter) -> bool:

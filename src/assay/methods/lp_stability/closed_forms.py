@@ -1,7 +1,7 @@
 """Concentration bounds whose constants are written down, vectorised: radius and log-tail of each.
 
-All take sums over the independent units: M_p = sum_i E H_i^p and M_2 = sum_i E H_i^2 of the pointwise envelopes, or
-what the docstring names. Each is two-sided unless it takes `sided`.
+All take sums over the independent units: M_p = sum_i E H_i^p and M_2 = sum_i E H_i^2 of the pointwise
+envelopes, or what the docstring names. Each is two-sided unless it takes `sided`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from scipy import optimize
 Array = Float[np.ndarray, "*batch"] | float
 
 BISECTIONS = 60
-# Theorem 2.6 holds for every Q >= 1. Beyond a few hundred the term P(H > z / 4Q) exceeds one in all but absurd cases.
+# Theorem 2.6 holds for every Q >= 1. Beyond a few hundred the term P(H > z / 4Q) exceeds one in all but
+# absurd cases.
 LOW_P_EXPONENTS = np.geomspace(1.0, 400.0, 160)
 
 
@@ -69,8 +70,8 @@ def low_p_log_tail(z: Array, p: Array, log_mp: Array) -> Array:
     """Theorem 2.6 (1 < p < 2) with P(H_i > z / 4Q) bounded by Markov's inequality, least over Q >= 1.
 
     One step of the printed proof, P(|D_i| > y) <= P(H_i > y), is false in general. With h_i = E[H_i | X_i] in
-    the place of H_i that step is true and the theorem follows from the truncation bound: at y = z / 4Q and with
-    C = M_p / y^p, Bennett's term is (e C / 4Q)^(4Q) exp(-C), at most the printed (e C / Q)^Q. Since
+    the place of H_i that step is true and the theorem follows from the truncation bound: at y = z / 4Q and
+    with C = M_p / y^p, Bennett's term is (e C / 4Q)^(4Q) exp(-C), at most the printed (e C / Q)^Q. Since
     E h_i^p <= E H_i^p, the moment form computed here is therefore proven.
     """
     return _low_p_log_tail(np.asarray(log_mp - p * np.log(z)), np.asarray(p))
@@ -95,8 +96,8 @@ def von_bahr_esseen_constant(p: float) -> float:
 
     Then E|S + X|^p <= E|S|^p + C E|X|^p whenever E[X | S] = 0, which sums up over martingale differences. The
     classical constant is 2 (von Bahr and Esseen 1965); the best one falls from 2 at p = 1 to 1 at p = 2. The
-    supremum of (|1 + x|^p - 1 - p x) / |x|^p is attained at some x = -1/v with 0 <= v <= 1 (on the other rays the
-    ratio stays below its limit 1 at infinity).
+    supremum of (|1 + x|^p - 1 - p x) / |x|^p is attained at some x = -1/v with 0 <= v <= 1 (on the other rays
+    the ratio stays below its limit 1 at infinity).
     """
 
     def ratio(v: Array) -> Array:
@@ -120,7 +121,7 @@ def von_bahr_esseen_log_tail(z: Array, p: float, log_mp: Array) -> Array:
 
 
 def chebyshev_radius(delta: Array, variance: Array, sided: int = 1) -> Array:
-    """Efron and Stein's Var f <= V = M_2 / 2 with Chebyshev's (two sides) or Cantelli's inequality (one side)."""
+    """Efron and Stein's Var f <= V = M_2 / 2 with Chebyshev's inequality, or Cantelli's when one-sided."""
     delta = np.float64(delta)
     return np.sqrt(variance / delta) if sided == 2 else np.sqrt(variance * (1 - delta) / delta)
 
@@ -136,8 +137,8 @@ def rio_radius(delta: Array, p: Array, log_norms: Array) -> Array:
     """delta^(-1/p) sqrt((p - 1) sum_i ||D_i||_p^2), p >= 2: Rio's (2009) martingale inequality and Markov's.
 
     Args:
-        log_norms: log sum_i ||D_i||_p^2. Only norms of Doob differences enter, and ||D_i||_p is at most the p-norm
-            of f - f^(i), so that averaged stability suffices.
+        log_norms: log sum_i ||D_i||_p^2. Only norms of Doob differences enter, and ||D_i||_p is at most the
+            p-norm of f - f^(i), so that averaged stability suffices.
     """
     return np.exp(0.5 * (np.log(np.float64(p) - 1) + log_norms) - np.log(delta) / p)
 
@@ -175,9 +176,9 @@ def subgaussian_log_tail(z: Array, squares: Array, sided: int = 1) -> Array:
 def subexponential_radius(delta: Array, squares: Array, largest: Array, sided: int = 1) -> Array:
     """Bernstein's two regimes from the psi_1 norms s_i of the H_i, in the spirit of Maurer and Pontil (2021).
 
-    E exp(H / s) <= 2 makes sum_k E H^k / (s^k k!) <= 1, hence E cosh(t H) <= 1 + (t s)^2 for t s <= 1, and as in
-    the sub-Gaussian case log E exp(t (f - Ef)) <= t^2 sum_i s_i^2 for t <= 1 / max_i s_i. Chernoff's bound at the
-    best such t has this inverse.
+    E exp(H / s) <= 2 makes sum_k E H^k / (s^k k!) <= 1, hence E cosh(t H) <= 1 + (t s)^2 for t s <= 1, and as
+    in the sub-Gaussian case log E exp(t (f - Ef)) <= t^2 sum_i s_i^2 for t <= 1 / max_i s_i. Chernoff's bound
+    at the best such t has this inverse.
 
     Args:
         squares: sum_i s_i^2.

@@ -46,8 +46,8 @@ class Radius:
         bound: the bound that gave it.
         p: the moment order that it used, where it uses one.
         y_star: its truncation level, in the units of f.
-        terms: what delta and the radius are made of: "jump" T(y), "bennett" the exponential term, "shift" b(y),
-            "variance" V; "polynomial" and "gaussian" for the printed theorem.
+        terms: what delta and the radius are made of: "jump" T(y), "bennett" the exponential term, "shift"
+            b(y), "variance" V; "polynomial" and "gaussian" for the printed theorem.
         sided: 1 or 2.
         provenance: of the envelope; a radius from an "estimated" one is an estimate, not a guarantee.
         reason: why the value is infinite; empty where it is finite.
@@ -92,12 +92,13 @@ def radius(
         n: number of independent units.
         delta: error probability.
         p: moment order, above 1; "auto" takes the best of the envelope's orders.
-        bound: "best" is the least of all that apply; "optimised" the truncation bound with optimised constants;
-            "paper" Theorem 2.2 and "paper-lowp" Theorem 2.6 with the printed constants; "chebyshev" is Cantelli's
-            inequality when one-sided.
-        sided: 1 for f - Ef, 2 for |f - Ef|. Rio, von Bahr-Esseen and the printed theorems are two-sided anyway.
-        level: what the optimised bound may use: the moments, the known law of h ("tail"), the almost sure bound
-            ("bounded"), or the best of what there is ("auto").
+        bound: "best" is the least of all that apply; "optimised" the truncation bound with optimised
+            constants; "paper" Theorem 2.2 and "paper-lowp" Theorem 2.6 with the printed constants;
+            "chebyshev" is Cantelli's inequality when one-sided.
+        sided: 1 for f - Ef, 2 for |f - Ef|. Rio, von Bahr-Esseen and the printed theorems are two-sided
+            anyway.
+        level: what the optimised bound may use: the moments, the known law of h ("tail"), the almost sure
+            bound ("bounded"), or the best of what there is ("auto").
         scales: unit i has the envelope scales[i] H; all ones if not given.
 
     Returns:
@@ -179,7 +180,8 @@ def radius_table(
     sided: Literal[1, 2] = 1,
     scales: Float[np.ndarray, " n"] | None = None,
 ) -> dict[str, Radius]:
-    """The radius of every bound by its name, "best" last; infinite with a reason where a bound does not apply."""
+    """The radius of every bound by its name, "best" last; infinite with a reason where a bound does not
+    apply."""
     names: Iterable[Bound] = [name for name in get_args(Bound) if name != "best"] + ["best"]
     return {name: radius(envelope, n, delta, p=p, bound=name, sided=sided, scales=scales) for name in names}
 
@@ -206,7 +208,8 @@ def radii(
         sided: 1 for f - Ef, 2 for |f - Ef|.
 
     Returns:
-        Radii of the broadcast shape; infinite where the bound needs p >= 2 or a second moment that is not there.
+        Radii of the broadcast shape; infinite where the bound needs p >= 2 or a second moment that is not
+        there.
 
     Raises:
         InputError: a value is out of range; the message names it.

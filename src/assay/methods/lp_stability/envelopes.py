@@ -1,10 +1,10 @@
 """What is known of how much swapping one independent unit can move a statistic.
 
-A statistic f of independent units X_1..X_n has the **envelope** H_i when |f - f^(i)| <= H_i(X_i, X_i') for all
-values of the other units, where f^(i) is f with X_i replaced by an independent copy X_i'. The concentration bounds
-need moments of H, and of its conditional mean h(x) = E[H(x, X')], which bounds the Doob difference of unit i.
-`DeclaredEnvelope` holds stated moments and constants, `FiniteEnvelope` a law on finitely many points; the
-envelopes of continuous laws and of draws are in `laws`.
+A statistic f of independent units X_1..X_n has the **envelope** H_i when |f - f^(i)| <= H_i(X_i, X_i') for
+all values of the other units, where f^(i) is f with X_i replaced by an independent copy X_i'. The
+concentration bounds need moments of H, and of its conditional mean h(x) = E[H(x, X')], which bounds the Doob
+difference of unit i. `DeclaredEnvelope` holds stated moments and constants, `FiniteEnvelope` a law on
+finitely many points; the envelopes of continuous laws and of draws are in `laws`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from assay.errors import InputError
 Provenance = Literal["analytic", "declared-law", "estimated"]
 Array1 = Float[np.ndarray, " k"]
 
-# Below this a double loses digits, and a product of two such numbers becomes zero: a radius of zero would follow.
+# Below this a double loses digits, and a product of two such numbers becomes zero: a radius of zero would
+# follow.
 SMALLEST_MOMENT = 1e-290
 
 
@@ -36,15 +37,17 @@ class Envelope(Protocol):
     """One unit's swap effect H. All units are alike, up to the `scales` that `radius` takes.
 
     Attributes:
-        provenance: "analytic" (proven constants), "declared-law" (computed from a law that the user states) or
-            "estimated" (from data: no bound that rests on it is a guarantee).
-        pointwise: whether |f - f^(i)| <= H holds for all values of the other units (an envelope proper), or only
-            the norms of f - f^(i) over the draw of everything are bounded by those of H (averaged stability). The
-            second feeds the moment bounds alone: Efron-Stein, Rio, von Bahr-Esseen.
+        provenance: "analytic" (proven constants), "declared-law" (computed from a law that the user states)
+            or "estimated" (from data: no bound that rests on it is a guarantee).
+        pointwise: whether |f - f^(i)| <= H holds for all values of the other units (an envelope proper), or
+            only the norms of f - f^(i) over the draw of everything are bounded by those of H (averaged
+            stability). The second feeds the moment bounds alone: Efron-Stein, Rio, von Bahr-Esseen.
         orders: the moment orders p > 1 worth trying, ascending.
         bound: a c with H <= c almost surely; infinite where none is known.
-        subgaussian: an s with E exp(t e H) <= exp(t^2 s^2 / 2) for all t, e a Rademacher sign; infinite if none.
-        subexponential: an s with E exp(H / s) <= 2, that is the psi_1 norm of H; infinite where none is known.
+        subgaussian: an s with E exp(t e H) <= exp(t^2 s^2 / 2) for all t, e a Rademacher sign; infinite if
+            none.
+        subexponential: an s with E exp(H / s) <= 2, that is the psi_1 norm of H; infinite where none is
+            known.
     """
 
     @property
@@ -69,7 +72,7 @@ class Envelope(Protocol):
         ...
 
     def tail(self, y: Array1) -> tuple[Array1, Array1] | None:
-        """P(h > y) and E[h; h > y], or upper bounds, both non-increasing in y; None where the law is unknown."""
+        """P(h > y) and E[h; h > y], or upper bounds, non-increasing in y; None where the law is unknown."""
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> Float[np.ndarray, " n"] | None:
@@ -91,8 +94,8 @@ def _checked_moments(moments: Mapping[float, float], field: str) -> dict[float, 
         checked[float(order)] = float(value)
     if len({value == 0 for value in checked.values()}) == 2:
         raise InputError(
-            f"{field} mixes zero with positive values: {dict(moments)!r}. H = 0 almost surely makes all of them "
-            "zero; a value that underflowed needs H in other units"
+            f"{field} mixes zero with positive values: {dict(moments)!r}. H = 0 almost surely makes all "
+            "of them zero; a value that underflowed needs H in other units"
         )
     return dict(sorted(checked.items()))
 
@@ -101,8 +104,8 @@ def _checked_moments(moments: Mapping[float, float], field: str) -> dict[float, 
 class DeclaredEnvelope:
     """An envelope of which only constants and moments are stated.
 
-    Moments between the stated orders follow by Lyapunov's inequality, those below the lowest by Jensen's, those
-    above the highest from the almost sure bound; the least of all that apply is used.
+    Moments between the stated orders follow by Lyapunov's inequality, those below the lowest by Jensen's,
+    those above the highest from the almost sure bound; the least of all that apply is used.
 
     Attributes:
         moments: {p: E H^p}, each an upper bound.
@@ -210,6 +213,7 @@ class FiniteEnvelope:
 
     @property
     def _pairs(self) -> tuple[Array1, Array1]:
+        """H of the pairs that occur, with their probabilities."""
         weights = np.outer(self.probabilities, self.probabilities)
         return self.values[weights > 0], weights[weights > 0]
 
@@ -257,7 +261,7 @@ def _log_mean_power(values: Array1, weights: Array1, p: float) -> float:
     positive = values > 0
     if not positive.any():
         return -math.inf
-    return float(logsumexp(p * np.log(values[positive]), b=weights[positive]))
+    return float(np.asarray(logsumexp(p * np.log(values[positive]), b=weights[positive])))
 
 
 def as_envelope(envelope: Envelope | Mapping[float, float]) -> Envelope:

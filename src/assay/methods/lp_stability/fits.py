@@ -29,6 +29,7 @@ def perturbable_fits(
     points: Float[np.ndarray, "N d"],
     *,
     shortcut: Shortcut = "auto",
+    coupled: bool = True,
     n_jobs: int | None = None,
 ) -> Perturbable:
     """Fit an estimator so that replacing or leaving out a row is cheap where an exact shortcut exists.
@@ -39,10 +40,11 @@ def perturbable_fits(
     Args:
         points: where predictions are wanted.
         shortcut: `"refit"` never uses a shortcut.
+        coupled: refuse an estimator that gives another model when it is fitted to the same rows again.
         n_jobs: processes for fitting again.
 
     Raises:
-        InputError: `shortcut` is not one of the two.
+        InputError: `shortcut` is not one of the two, or the estimator is random and `coupled` is true.
     """
     if shortcut not in get_args(Shortcut):
         raise InputError(f"shortcut is {shortcut!r}: choose one of {', '.join(get_args(Shortcut))}")
@@ -54,7 +56,13 @@ def perturbable_fits(
             fits = None
         if fits is not None:
             return fits
-    return RefittedFits(estimator, X, y, points, n_jobs=n_jobs)
+    fits = RefittedFits(estimator, X, y, points, n_jobs=n_jobs)
+    if coupled and not np.array_equal(fits.predictions, fits.predictions_again()):
+        raise InputError(
+            f"{type(estimator).__name__} gives another model when it is fitted again, so that a change is not the effect "
+            "of a swap alone: set its random_state to an integer, or pass coupled=False to accept the noise"
+        )
+    return fits
 
 
 def _shortcut(

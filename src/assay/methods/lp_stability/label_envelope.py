@@ -11,17 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float
-from scipy.integrate import cumulative_trapezoid
 
 from assay.errors import InputError
 from assay.methods.lp_stability.envelopes import Provenance
+from assay.methods.lp_stability.laws import ContinuousLaw
 
 HIGHEST_ORDER = 12
-GRID_POINTS = 2**14
-# The grid of a law ends where this much of it is left: heavy tails need a far end for their moments.
-REMAINDER = 1e-250
-# Added to every integral; the trapezoidal rule on the grid is far more accurate for a smooth law.
-QUADRATURE_ERROR = 1e-4
+TRUSTED_LOG_PROBABILITY = -650.0
+# Relative margin of every integral; the quadrature is more accurate, even where a density has a kink.
+QUADRATURE_ERROR = 1e-5
 
 
 class LabelSize(Protocol):
@@ -42,52 +40,39 @@ class LabelSize(Protocol):
 
 
 class DeclaredLaw:
-    """|y| for a label with a declared continuous law: moments by quadrature, the tail from the survival function.
+    """|y| for a label with a declared continuous law: moments and tail by quadrature of the survival function.
 
     Args:
         law: a frozen continuous distribution of `scipy.stats`.
+
+    Raises:
+        InputError: it is something else, or always zero.
     """
 
     provenance: Provenance = "declared-law"
 
     def __init__(self, law: Any) -> None:
-        low, high = law.support()
-        self._law = law
-        self.bound = float(max(abs(low), abs(high)))
-        far = max(abs(law.isf(REMAINDER)), abs(law.ppf(REMAINDER)))
-        far = self.bound if math.isfinite(self.bound) else far
-        typical = max(abs(law.ppf(0.25)), abs(law.ppf(0.75)), abs(law.median()))
-        if not (math.isfinite(far) and typical > 0):
-            raise InputError(f"the law {law.dist.name} has no usable quantiles: declare moments instead")
-        # Where the support ends the survival function has a kink, which must lie on the grid.
-        ends = [abs(end) for end in (low, high) if 0 < abs(end) < far]
-        self._grid = np.union1d(np.geomspace(1e-12 * typical, far, GRID_POINTS), ends)
-        self._survival = law.sf(self._grid) + law.cdf(-self._grid)
-        # E[|y|; |y| > t] = t P(|y| > t) + the integral of the survival function from t on.
-        area = cumulative_trapezoid((self._survival * self._grid)[::-1], -np.log(self._grid)[::-1], initial=0.0)
-        self._excess = (1 + QUADRATURE_ERROR) * (self._grid * self._survival + area[::-1])
-        positive = np.flatnonzero(self._survival > 0)
-        last, before = positive[-2], positive[-2 - len(positive) // 50]
-        steps = np.diff(np.log([self._survival[before], self._survival[last]]))
-        slope = steps[0] / np.log(self._grid[last] / self._grid[before])
-        # Moments above the tail index are infinite, however finite a quadrature looks.
-        self._tail_index = math.inf if math.isfinite(self.bound) else -float(slope)
+        plain = ContinuousLaw.of_absolute(law, "label_law")
+        scale = max(abs(float(law.ppf(0.25))), abs(float(law.ppf(0.75))))
+        if not 0 < scale < math.inf:
+            raise InputError(f"label_law has quartiles of size {scale:g}: a positive finite size is needed")
+
+        def trusted(y: Float[np.ndarray, "*k"]) -> Float[np.ndarray, "*k"]:
+            # Near underflow the logarithm of a probability is noise, and hides how fast the tail falls.
+            log_survival = plain.log_survival(y)
+            return np.where(log_survival > TRUSTED_LOG_PROBABILITY, log_survival, -math.inf)
+
+        self._plain, self._law = plain, ContinuousLaw(trusted, scale, plain.upper)
+        self.bound = float(plain.upper)
 
     def log_moments(self, p: float) -> float:
-        if p >= 0.999 * self._tail_index:
-            return math.inf
-        with np.errstate(divide="ignore"):
-            logs = np.log(self._survival) + p * np.log(self._grid)
-        largest = logs.max()
-        integral = np.trapezoid(np.exp(logs - largest), np.log(self._grid))
-        return float(np.log(p * integral) + largest) + QUADRATURE_ERROR
+        return self._law.log_moment(p) + QUADRATURE_ERROR
 
     def tail(self, t: Float[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-        # Both fall in t, so that the value at the grid point below is an upper bound.
-        below = np.searchsorted(self._grid, t, side="right") - 1
-        excess = np.where(below >= 0, self._excess[np.maximum(below, 0)], self._excess[0])
-        t = np.maximum(t, 0.0)
-        return self._law.sf(t) + self._law.cdf(-t), excess
+        # Above |y| = 0 lies everything.
+        exceedance, partial_mean = self._law.tail(np.maximum(t, 0.0))
+        exceedance = np.maximum(exceedance, np.exp(self._plain.log_survival(np.maximum(t, 0.0))))
+        return exceedance, (1 + QUADRATURE_ERROR) * partial_mean
 
 
 class LabelEnvelope:

@@ -356,11 +356,15 @@ class RefittedFits:
         *,
         n_jobs: int | None = None,
     ) -> None:
+        self._estimator, self._X, self._y, self._points, self._n_jobs = estimator, X, y, points, n_jobs
+        self.predictions = self.predictions_again()
+
+    def predictions_again(self) -> Float[np.ndarray, " N"]:
+        """Predictions of another fit to the same rows: equal to `predictions` unless fitting is random."""
         from sklearn.base import clone
 
-        self._estimator, self._X, self._y, self._points, self._n_jobs = estimator, X, y, points, n_jobs
-        fitted = clone(estimator).fit(X, y)
-        self.predictions = np.asarray(fitted.predict(points), dtype=float)
+        fitted = clone(self._estimator).fit(self._X, self._y)
+        return np.asarray(fitted.predict(self._points), dtype=float)
 
     def replace(
         self, rows: Int[np.ndarray, " K"], X_new: Float[np.ndarray, "K d"], y_new: Float[np.ndarray, " K"]

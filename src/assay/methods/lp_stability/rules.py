@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ class Distance(NamedTuple):
 
     value: float
     y_star: float | None = None
-    terms: dict[str, float] = {}
+    terms: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _law_obstacle(units: Units, p: float) -> str:
 def _law_radius(units: Units, delta: float, p: float, sided: int) -> Distance:
     law = units.truncation_law
     assert law is not None
-    value, position = truncation.law_radius(delta, *law, sided)
+    value, position = truncation.law_radius(delta, law, sided)
     if position is None:
         return Distance(math.inf)
     y, exceedance, shift, variance = (float(part[position]) for part in law)
@@ -115,7 +116,7 @@ def _law_radius(units: Units, delta: float, p: float, sided: int) -> Distance:
 def _law_log_tail(units: Units, z: float, p: float, sided: int) -> float:
     law = units.truncation_law
     assert law is not None
-    probability = truncation.law_tail(z, *law, sided)
+    probability = truncation.law_tail(z, law, sided)
     return math.log(probability) if probability > 0 else -math.inf
 
 
@@ -137,8 +138,8 @@ def _paper_radius(units: Units, delta: float, p: float, sided: int) -> Distance:
 
 
 def _printed_sums(units: Units, p: float) -> tuple[float, float]:
-    """log M_p and M_2 as the theorem prints them, of H itself; of h, through which its proof passes, where only
-    the law of h is known."""
+    """log M_p and M_2 as the theorem prints them, of H itself; of h, through which its proof passes, where
+    only the law of h is known."""
     log_mp = units.log_scale_sum(p) + units.envelope.log_moments(p)
     m2 = math.exp(units.log_pair_square_sum) if units.log_pair_square_sum < 700 else 2 * units.variance
     return (log_mp if log_mp < math.inf else units.log_moment_sum(p)), m2

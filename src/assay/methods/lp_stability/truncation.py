@@ -4,17 +4,18 @@ For independent units with envelopes H_i, conditional means h_i(x) = E[H_i(x, X_
 
     T(y) = sum_i P(h_i > y),   b(y) = sum_i E[h_i; h_i > y],   V >= sum_i Var(D_i | past),
 
-D_i the Doob differences of f, |D_i| <= h_i. Off an event of probability T(y) all D_i equal their truncations at y,
-whose conditional means add up to at most b(y), so Bennett's inequality for martingales gives for z > b(y)
+D_i the Doob differences of f, |D_i| <= h_i. Off an event of probability T(y) all D_i equal their truncations
+at y, whose conditional means add up to at most b(y), so Bennett's inequality for martingales gives for z >
+b(y)
 
     P(f - Ef >= z) <= T(y) + exp(-(V / y^2) hB((z - b(y)) y / V)),   hB(u) = (1 + u) log(1 + u) - u,
 
-and the same with 2 exp(...) for |f - Ef|. It holds for every y, so the least value over y is a bound too. Solving
-for z at fixed y is explicit (`bennett_inverse`), so that a radius needs no root-finding in z.
+and the same with 2 exp(...) for |f - Ef|. It holds for every y, so the least value over y is a bound too.
+Solving for z at fixed y is explicit (`bennett_inverse`), so that a radius needs no root-finding in z.
 
 The variance: D_i = E[g(X_i) - g(X_i')] over the copy, with |g(x) - g(x')| <= H_i(x, x'), hence
-Var(D_i | past) = E(g - g')^2 / 2 <= E H_i^2 / 2. Where E H_i^2 is infinite, E[D_i^2; h_i <= y] <= y^(2-p) E h_i^p
-with 1 < p < 2 takes its place: the same bound then covers laws without variance.
+Var(D_i | past) = E(g - g')^2 / 2 <= E H_i^2 / 2. Where E H_i^2 is infinite, E[D_i^2; h_i <= y] <= y^(2-p) E
+h_i^p with 1 < p < 2 takes its place: the same bound then covers laws without variance.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ Array = Float[np.ndarray, "*batch"] | float
 # Fourth order needs u^3 / 6 << 1e-16 relative to u^2 / 2; the closed form loses u^-2 digits to cancellation.
 SERIES_BELOW = 1e-3
 NEWTON_STEPS = 7
+# The floor is found to a relative 1e-5 in the argument, hence far below 1e-8 in the value, which is flat
+# there.
 GRID_POINTS = 64
-GOLDEN_STEPS = 34
-GOLDEN = (np.sqrt(5.0) - 1) / 2
+ZOOM_POINTS = 17
+ZOOMS = 5
 
 
 def bennett(u: Array) -> Array:
@@ -47,8 +50,9 @@ def bennett(u: Array) -> Array:
 def bennett_inverse(a: Array) -> Array:
     """The u >= 0 with hB(u) = a.
 
-    Newton's method from the right: hB is convex and hB(u) >= u^2 / (2 + 2u/3), so the inverse of the latter starts
-    it at or beyond the root, from where it descends monotonically (relative error below 1e-14 after seven steps).
+    Newton's method from the right: hB is convex and hB(u) >= u^2 / (2 + 2u/3), so the inverse of the latter
+    starts it at or beyond the root, from where it descends monotonically (relative error below 1e-14 after
+    seven steps).
     """
     a = np.asarray(a, dtype=float)
     u = a / 3 + np.sqrt(a * a / 9 + 2 * a)
@@ -69,8 +73,8 @@ def chernoff_distance(y: Array, variance: Array, exponent: Array) -> Array:
 class TruncationSums(NamedTuple):
     """What the truncation bound knows of a martingale's differences through their moments of order p.
 
-    For independent units all three come from sums over the units. For draws without replacement the conditional
-    quantities need their worst case over the past, hence two sums of order p.
+    For independent units all three come from sums over the units. For draws without replacement the
+    conditional quantities need their worst case over the past, hence two sums of order p.
 
     Attributes:
         p: order of the moments, above 1.
@@ -88,10 +92,10 @@ class TruncationSums(NamedTuple):
 class _Scaled(NamedTuple):
     """`TruncationSums` in units of M_p^(1/p): T(r) = r^-p, b(r) = shift r^(1-p)."""
 
-    p: Array
-    unit: Array
-    shift: Array
-    variance: Array
+    p: np.ndarray
+    unit: np.ndarray
+    shift: np.ndarray
+    variance: np.ndarray
 
     def variance_at(self, r: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -99,46 +103,39 @@ class _Scaled(NamedTuple):
         return np.where(self.p < 2, np.minimum(self.variance, truncated), self.variance)
 
 
-def _scaled(sums: TruncationSums, *others: Array) -> tuple[_Scaled, list[Array]]:
-    p, log_tail, log_shift, variance, *rest = np.broadcast_arrays(*map(np.float64, (*sums, *others)))
+def _scaled(sums: TruncationSums, other: Array) -> tuple[_Scaled, np.ndarray]:
+    p, log_tail, log_shift, variance, other = np.broadcast_arrays(*map(np.float64, (*sums, other)))
     unit = np.exp(log_tail / p)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # A zero or infinite unit is dealt with by the callers; any positive number keeps the arithmetic quiet.
+        # A zero or infinite unit is dealt with by the callers; any positive number keeps the arithmetic
+        # quiet.
         safe = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
         shift = np.where(np.isfinite(log_tail), np.exp(log_shift - log_tail), 1.0)
         relative = np.maximum(variance / safe / safe, np.finfo(float).tiny)
-    return _Scaled(p, unit, shift, relative), rest
+    return _Scaled(p, unit, shift, relative), other
 
 
-def minimise(objective: Callable[[Array], Array], lower: Array, upper: Array) -> tuple[Array, Array]:
+def minimise(
+    objective: Callable[[Array], Array], lower: np.ndarray, upper: np.ndarray
+) -> tuple[Array, Array]:
     """Arguments and values of the least `objective` on [lower, upper], elementwise.
 
-    A grid finds the valley, golden sections its floor. The bounds hold at every argument, so that a missed global
-    minimum would cost tightness only, never validity.
+    A grid finds the valley, ever finer grids around the best point its floor; few calls on large arrays suit
+    one radius and ten thousand alike. The bounds hold at every argument, so that a missed global minimum
+    would cost tightness only, never validity.
     """
-    steps = np.linspace(0.0, 1.0, GRID_POINTS).reshape(-1, *([1] * np.ndim(lower)))
-    values = objective(lower + (upper - lower) * steps)
-    best = np.argmin(values, axis=0)
-    width = (upper - lower) / (GRID_POINTS - 1)
-    left = lower + width * np.maximum(best - 1, 0)
-    right = lower + width * np.minimum(best + 1, GRID_POINTS - 1)
-    inner_left, inner_right = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
-    value_left, value_right = objective(inner_left), objective(inner_right)
-    for _ in range(GOLDEN_STEPS):
-        go_left = value_left < value_right
-        right = np.where(go_left, inner_right, right)
-        left = np.where(go_left, left, inner_left)
-        fresh = np.where(go_left, right - GOLDEN * (right - left), left + GOLDEN * (right - left))
-        value = objective(fresh)
-        inner_left, inner_right = (
-            np.where(go_left, fresh, inner_right),
-            np.where(go_left, inner_left, fresh),
-        )
-        value_left, value_right = np.where(go_left, value, value_right), np.where(go_left, value_left, value)
-    argument = np.where(value_left < value_right, inner_left, inner_right)
-    least = np.minimum(value_left, value_right)
-    grid_least = np.min(values, axis=0)
-    return np.where(least <= grid_least, argument, lower + width * best), np.minimum(least, grid_least)
+    points = GRID_POINTS
+    for zoom in range(ZOOMS + 1):
+        steps = np.linspace(0.0, 1.0, points).reshape(-1, *([1] * np.ndim(lower)))
+        grid = lower + (upper - lower) * steps
+        values = objective(grid)
+        best = np.argmin(values, axis=0, keepdims=True)
+        if zoom == ZOOMS:
+            break
+        lower = np.take_along_axis(grid, np.maximum(best - 1, 0), axis=0)[0]
+        upper = np.take_along_axis(grid, np.minimum(best + 1, points - 1), axis=0)[0]
+        points = ZOOM_POINTS
+    return np.take_along_axis(grid, best, axis=0)[0], np.take_along_axis(values, best, axis=0)[0]
 
 
 def moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) -> tuple[Array, Array]:
@@ -152,7 +149,7 @@ def moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) -> tuple[A
     Returns:
         Radii and truncation levels, of the broadcast shape. Infinite where the moments are.
     """
-    scaled, (delta,) = _scaled(sums, delta)
+    scaled, delta = _scaled(sums, delta)
     p = scaled.p
 
     def distance(logit: Array) -> Array:
@@ -175,8 +172,8 @@ def _with_limits(scaled: _Scaled, least: Array) -> Array:
 
 
 def moment_log_tail(z: Array, sums: TruncationSums, sided: int = 1) -> tuple[Array, Array]:
-    """log of the least T(y) + sided exp(...) over y at distance z > 0, at most 0; and the y that attains it."""
-    scaled, (z,) = _scaled(sums, z)
+    """log of the least T(y) + sided exp(...) over y at distance z > 0, at most 0; and its y."""
+    scaled, z = _scaled(sums, z)
     p = scaled.p
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         reach = np.where((scaled.unit > 0) & np.isfinite(scaled.unit), z / scaled.unit, 1.0)
@@ -197,43 +194,39 @@ def moment_log_tail(z: Array, sums: TruncationSums, sided: int = 1) -> tuple[Arr
     return value, scaled.unit * np.exp(log_r)
 
 
-def law_radius(
-    delta: float,
-    y: Float[np.ndarray, " k"],
-    exceedance: Float[np.ndarray, " k"],
-    shift: Float[np.ndarray, " k"],
-    variance: Float[np.ndarray, " k"],
-    sided: int = 1,
-) -> tuple[float, int | None]:
-    """The least z over the levels y where T(y) < delta, for known T and b; and the position of its level.
+class TruncationLaw(NamedTuple):
+    """T(y), b(y) and V(y) of all units together, at increasing levels y."""
+
+    y: Float[np.ndarray, " k"]
+    exceedance: Float[np.ndarray, " k"]
+    shift: Float[np.ndarray, " k"]
+    variance: Float[np.ndarray, " k"]
+
+
+def law_radius(delta: float, law: TruncationLaw, sided: int = 1) -> tuple[float, int | None]:
+    """The least z over the levels y where T(y) < delta; and the position of its level.
 
     Returns:
         (infinity, None) where no level leaves any of delta.
     """
+    y, exceedance, shift, variance = law
     usable = np.flatnonzero((exceedance < delta) & np.isfinite(shift) & np.isfinite(variance))
     if usable.size == 0:
         return np.inf, None
     exponent = np.log(sided / (delta - exceedance[usable]))
-    distance = shift[usable] + chernoff_distance(y[usable], np.maximum(variance[usable], 1e-300), exponent)
+    distance = shift[usable] + chernoff_distance(y[usable], variance[usable], exponent)
     best = int(np.argmin(distance))
     return float(distance[best]), int(usable[best])
 
 
-def law_tail(
-    z: float,
-    y: Float[np.ndarray, " k"],
-    exceedance: Float[np.ndarray, " k"],
-    shift: Float[np.ndarray, " k"],
-    variance: Float[np.ndarray, " k"],
-    sided: int = 1,
-) -> float:
-    """The least T(y) + sided exp(...) over the given levels: the inverse of `law_radius` on the same levels."""
-    usable = (shift < z) & np.isfinite(variance)
+def law_tail(z: float, law: TruncationLaw, sided: int = 1) -> float:
+    """The least T(y) + sided exp(...) over the levels: the inverse of `law_radius`."""
+    usable = (law.shift < z) & np.isfinite(law.variance)
     if not usable.any():
         return 1.0
-    level, spread = y[usable], np.maximum(variance[usable], 1e-300)
-    exponent = spread / level**2 * bennett((z - shift[usable]) * level / spread)
-    return float(min(1.0, np.min(exceedance[usable] + sided * np.exp(-exponent))))
+    y, exceedance, shift, variance = (part[usable] for part in law)
+    exponent = variance / y**2 * bennett((z - shift) * y / variance)
+    return float(min(1.0, np.min(exceedance + sided * np.exp(-exponent))))
 
 
 def bennett_radius(delta: Array, bound: Array, variance: Array, sided: int = 1) -> Array:

@@ -11,10 +11,11 @@ from jaxtyping import Float
 
 from assay.errors import InputError
 from assay.methods.lp_stability.envelopes import SMALLEST_MOMENT, Envelope
-from assay.methods.lp_stability.truncation import TruncationSums
+from assay.methods.lp_stability.truncation import TruncationLaw, TruncationSums
 
-# Truncation levels for known laws, in units of the largest envelope's norm. The bound holds at every level; the
-# range covers n / delta up to 1e14 for tail indices down to 1.2, and a step of 2 % costs far less than that.
+# Truncation levels for known laws, in units of the largest envelope's norm. The bound holds at every level;
+# the range covers n / delta up to 1e14 for tail indices down to 1.2, and a step of 2 % costs far less than
+# that.
 LEVELS = np.geomspace(1e-2, 1e12, 1600)
 # More distinct scales than this are rounded up to a geometric grid before a law is evaluated at all of them.
 DISTINCT_SCALES = 128
@@ -98,7 +99,7 @@ class Units:
         return TruncationSums(np.float64(p), log_sum, log_sum, np.float64(self.variance))
 
     @cached_property
-    def truncation_law(self) -> tuple[Float[np.ndarray, " k"], ...] | None:
+    def truncation_law(self) -> TruncationLaw | None:
         """Levels y with T(y), b(y) and V(y) of all units, where the law of h is known."""
         order = next(
             (p for p in self.envelope.orders if np.isfinite(self.envelope.log_conditional_moments(p))), None
@@ -116,7 +117,7 @@ class Units:
         for p in self.envelope.orders:
             if p < 2 and np.isfinite(self.log_moment_sum(p)):
                 variance = np.minimum(variance, np.exp(self.log_moment_sum(p) + (2 - p) * np.log(y)))
-        return y, counts @ exceedance, (counts * scales) @ shift, variance
+        return TruncationLaw(y, counts @ exceedance, (counts * scales) @ shift, variance)
 
     def _rounded_scales(self) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
         """Distinct positive scales and how many units have each; rounded up where there are many.

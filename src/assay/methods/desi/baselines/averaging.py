@@ -1,6 +1,7 @@
 """Predictions by averaging over similar training rows: forest, nearest neighbours, and all rows alike.
 
-Their weights are non-negative, so that the weighted Fréchet means are the mildest that a space can be asked for.
+Their weights are non-negative, so that the weighted Fréchet means are the mildest that a space can be asked
+for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from assay.methods.desi.spaces.space import MetricSpace
 
 
 class FrechetMean(WeightedFrechetRegressor):
-    """Predicts the Fréchet mean of the training responses, whatever the predictors: the floor of every comparison.
+    """Predicts the Fréchet mean of the training responses, whatever the predictors: the floor of every
+    comparison.
 
     Args:
         space: the metric space of the responses.
@@ -38,7 +40,8 @@ class FrechetMean(WeightedFrechetRegressor):
 
 
 class FrechetKNN(WeightedFrechetRegressor):
-    """Predicts the Fréchet mean of the nearest rows, in the Euclidean distance of the standardised predictors.
+    """Predicts the Fréchet mean of the nearest rows, in the Euclidean distance of the standardised
+    predictors.
 
     Args:
         space: the metric space of the responses.
@@ -78,9 +81,10 @@ class FrechetKNN(WeightedFrechetRegressor):
 class FrechetForest(WeightedFrechetRegressor):
     """A random forest for responses in a metric space.
 
-    The trees are grown on coordinates of the responses (exact ones where the space is Euclidean, else classical scaling
-    of the distances), so that a split maximises the decrease of the Fréchet variance. A prediction is the Fréchet mean
-    of the training responses, weighted by how often they share a leaf with the target.
+    The trees are grown on coordinates of the responses (exact ones where the space is Euclidean, else
+    classical scaling of the distances), so that a split maximises the decrease of the Fréchet variance. A
+    prediction is the Fréchet mean of the training responses, weighted by how often they share a leaf with the
+    target.
 
     Args:
         space: the metric space of the responses.
@@ -93,8 +97,8 @@ class FrechetForest(WeightedFrechetRegressor):
     Attributes:
         forest_: the underlying `RandomForestRegressor`.
 
-    Source: Capitaine, Bigot, Thiébaut and Genuer (2024), Fréchet random forests; the weights are those of Qiu, Yu and
-    Zhu (2024), random forest weighted local Fréchet regression, without its local-linear step.
+    Source: Capitaine, Bigot, Thiébaut and Genuer (2024), Fréchet random forests; the weights are those of
+    Qiu, Yu and Zhu (2024), random forest weighted local Fréchet regression, without its local-linear step.
     """
 
     def __init__(
@@ -134,7 +138,9 @@ class FrechetForest(WeightedFrechetRegressor):
         self._leaf_weights = members @ sparse.diags_array(1 / np.where(totals > 0, totals, 1.0))
 
     def _weights(self, X: Float[np.ndarray, "m p"]) -> Float[np.ndarray, "m n"]:
-        together = self._leaves(X, np.ones((len(X), self.n_estimators))) @ self._leaf_weights.T
+        together = sparse.csr_array(
+            self._leaves(X, np.ones((len(X), self.n_estimators))) @ self._leaf_weights.T
+        )
         return together.toarray() / self.n_estimators
 
     def _leaves(self, X: Float[np.ndarray, "m p"], values: Float[np.ndarray, "m trees"]) -> sparse.csr_array:
@@ -144,4 +150,3 @@ class FrechetForest(WeightedFrechetRegressor):
         pointers = np.arange(0, columns.size + 1, columns.shape[1])
         entries = (values.ravel().astype(np.float64), columns.ravel(), pointers)
         return sparse.csr_array(entries, shape=(len(X), int(nodes.sum())))
-

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import Isomap
 from sklearn.neural_network import MLPRegressor
-from torch import Tensor, nn
+from torch import nn
 
 from assay.errors import InputError
-from assay.methods.desi.base import WeightedFrechetRegressor, check_whole
+from assay.methods.desi.base import WeightedFrechetRegressor, check_number, check_whole, frechet_variance
 from assay.methods.desi.baselines.frechet import bandwidth_candidates, nd_weights
 from assay.methods.desi.index_model import SeededDropout
 from assay.methods.desi.spaces.space import MetricSpace
@@ -24,12 +23,13 @@ FOLDS = 5
 
 
 class DeepFrechet(WeightedFrechetRegressor):
-    """Deep Fréchet regression (DFR): a network predicts low-dimensional coordinates, local Fréchet regression the rest.
+    """Deep Fréchet regression (DFR): a network predicts low-dimensional coordinates, local Fréchet regression
+    the rest.
 
-    Isomap on the metric gives every response r coordinates; a network learns them from the predictors; local Fréchet
-    regression on the predicted coordinates returns to the space. The bandwidth is chosen by the leave-one-out error on
-    coordinates that were predicted out of fold: a network's predictions of its own training rows are too good to choose
-    with.
+    Isomap on the metric gives every response r coordinates; a network learns them from the predictors; local
+    Fréchet regression on the predicted coordinates returns to the space. The bandwidth is chosen by the
+    leave-one-out error on coordinates that were predicted out of fold: a network's predictions of its own
+    training rows are too good to choose with.
 
     Args:
         space: the metric space of the responses.
@@ -86,16 +86,152 @@ class DeepFrechet(WeightedFrechetRegressor):
         held_out = np.empty_like(embedded)
         for fold in folds:
             rest = np.setdiff1d(np.arange(n), fold)
-            held_out[fold] = self._network(rng, X[rest], embedded[rest])(X[fold])
+            held_out[fold] = self._predict_coordinates(self._network(rng, X[rest], embedded[rest]), X[fold])
         candidates = bandwidth_candidates(n, self.n_components, self.n_bandwidths)
-        self.bandwidth_ = min(candidates.tolist(), key=lambda h: self._error(_scaled(held_out, held_out), Y, h))
-        self._predicted = self._network(rng, X, embedded)
-        self._coordinates = self._predicted(X)
+        self.bandwidth_ = min(
+            candidates.tolist(), key=lambda h: self._error(_scaled(held_out, held_out), Y, h)
+        )
+        self.network_ = self._network(rng, X, embedded)
+        self._coordinates = self._predict_coordinates(self.network_, X)
 
     def _weights(self, X: Float[np.ndarray, "m p"]) -> Float[np.ndarray, "m n"]:
         own = self._coordinates
-        return nd_weights(_scaled(own, own), _scaled(self._predicted(X), own), self.bandwidth_)
+        return nd_weights(
+            _scaled(own, own), _scaled(self._predict_coordinates(self.network_, X), own), self.bandwidth_
+        )
 
     def _error(self, U: Float[np.ndarray, "n r"], Y: Float[np.ndarray, "n ..."], bandwidth: float) -> float:
         weights = nd_weights(U, U, bandwidth, leave_one_out=True)
         return float((self.space.distance(Y, self.space.mean(Y, weights)) ** 2).mean())
+
+    def _predict_coordinates(
+        self, network: MLPRegressor, X: Float[np.ndarray, "m p"]
+    ) -> Float[np.ndarray, "m r"]:
+        return np.reshape(network.predict(X), (len(X), -1))
+
+    def _network(
+        self, rng: np.random.Generator, X: Float[np.ndarray, "n p"], targets: Float[np.ndarray, "n r"]
+    ) -> MLPRegressor:
+        network = MLPRegressor(
+            hidden_layer_sizes=self.hidden_layer_sizes,
+            alpha=self.alpha,
+            max_iter=self.max_epochs,
+            random_state=int(rng.integers(2**31)),
+        )
+        with warnings.catch_warnings():
+            # The number of epochs is a setting, not a failure to converge.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return network.fit(X, targets[:, 0] if targets.shape[1] == 1 else targets)
+
+
+class E2M(WeightedFrechetRegressor):
+    """End-to-end metric regression (E2M): a network weighs anchors, the prediction is their weighted Fréchet
+    mean.
+
+    The network ends in a softmax over the anchors, which are training responses; it is trained on the mean of
+    d^2(Y_i, mean of the anchors under weights(x_i)) plus `entropy_penalty` times the weights' entropy. The
+    weights are non-negative, so predictions stay within the geodesic hull of the anchors.
+
+    Args:
+        space: the metric space of the responses.
+        n_anchors: training responses, drawn at random, that serve as anchors; None for all.
+        n_layers: hidden layers.
+        hidden: their width.
+        dropout: dropout rate.
+        lr: Adam's learning rate.
+        max_epochs: passes over the rows.
+        batch_size: rows in a gradient step.
+        entropy_penalty: positive values concentrate the weights on few anchors.
+        random_state: seed, `RandomState` or None, as in scikit-learn.
+
+    Attributes:
+        loss_curve_: the mean loss of every epoch, in units of the Fréchet variance.
+
+    Source: E2M, end-to-end deep learning for metric-valued regression, in the settings of its published code.
+    """
+
+    def __init__(
+        self,
+        space: MetricSpace,
+        n_anchors: int | None = None,
+        n_layers: int = 4,
+        hidden: int = 64,
+        dropout: float = 0.3,
+        lr: float = 5e-4,
+        max_epochs: int = 2000,
+        batch_size: int = 32,
+        entropy_penalty: float = 0.0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.space = space
+        self.n_anchors = n_anchors
+        self.n_layers = n_layers
+        self.hidden = hidden
+        self.dropout = dropout
+        self.lr = lr
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.entropy_penalty = entropy_penalty
+        self.random_state = random_state
+
+    def _check_parameters(self) -> None:
+        check_whole(self, "n_layers", "hidden", "max_epochs", "batch_size")
+        if self.n_anchors is not None:
+            check_whole(self, "n_anchors")
+        check_number(self, "dropout", below=1)
+        check_number(self, "lr", above=0)
+        if not (isinstance(self.entropy_penalty, Real) and np.isfinite(self.entropy_penalty)):
+            raise InputError(f"entropy_penalty is {self.entropy_penalty!r}: pass a finite number")
+
+    def _learn(self, X: Float[np.ndarray, "n p"], Y: Float[np.ndarray, "n ..."]) -> None:
+        n, rng = len(X), self._generator()
+        anchors = np.arange(n)
+        if self.n_anchors is not None and self.n_anchors < n:
+            anchors = np.sort(rng.choice(n, self.n_anchors, replace=False))
+        self._Y = Y[anchors]
+        generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+        self._network = self._build(X.shape[1], len(anchors), generator)
+        optimizer = torch.optim.Adam(self._network.parameters(), lr=self.lr)
+        inputs, points, targets = torch.from_numpy(X), torch.from_numpy(self._Y), torch.from_numpy(Y)
+        unit = frechet_variance(self.space, Y) or 1.0
+        self.loss_curve_ = np.empty(self.max_epochs)
+        self._network.train()
+        for epoch in range(self.max_epochs):
+            total = 0.0
+            for batch in torch.from_numpy(rng.permutation(n)).split(self.batch_size):
+                log_weights = self._network(inputs[batch])
+                weights = log_weights.exp()
+                loss = self.space.loss(points, weights, targets[batch]).mean() / unit
+                if self.entropy_penalty:
+                    loss = loss - self.entropy_penalty * (weights * log_weights).sum(1).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total += loss.item() * len(batch)
+            self.loss_curve_[epoch] = total / n
+        self._network.eval()
+
+    def _weights(self, X: Float[np.ndarray, "m p"]) -> Float[np.ndarray, "m n"]:
+        with torch.no_grad():
+            return self._network(torch.from_numpy(X)).exp().numpy()
+
+    def _build(self, n_predictors: int, n_anchors: int, generator: torch.Generator) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        width = n_predictors
+        for _ in range(self.n_layers):
+            layers += [nn.Linear(width, self.hidden), nn.ReLU(), SeededDropout(self.dropout, generator)]
+            width = self.hidden
+        layers += [nn.Linear(width, n_anchors), nn.LogSoftmax(dim=1)]
+        for layer in layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, generator=generator)
+                nn.init.zeros_(layer.bias)
+        return nn.Sequential(*layers).double()
+
+
+def _scaled(
+    coordinates: Float[np.ndarray, "m r"], reference: Float[np.ndarray, "n r"]
+) -> Float[np.ndarray, "m r"]:
+    """In standard deviations of the reference coordinates."""
+    spread = reference.std(0)
+    return coordinates / np.where(spread > 0, spread, 1.0)

@@ -18,12 +18,14 @@ from assay.methods.desi.weights import Kernel, global_weights, kernel_function, 
 
 
 class GlobalFrechet(WeightedFrechetRegressor):
-    """Global Fréchet regression: linear regression for responses in a metric space. It has no tuning parameter.
+    """Global Fréchet regression: linear regression for responses in a metric space. It has no tuning
+    parameter.
 
     Args:
         space: the metric space of the responses.
 
-    Source: Petersen and Müller (2019), Fréchet regression for random objects with Euclidean predictors, section 2.
+    Source: Petersen and Müller (2019), Fréchet regression for random objects with Euclidean predictors,
+        section 2.
     """
 
     def __init__(self, space: MetricSpace) -> None:
@@ -50,12 +52,13 @@ class LocalFrechet(WeightedFrechetRegressor):
         bandwidth: in standard deviations of the predictors, one for all or one for each; `"cv"` chooses among
             `n_bandwidths` common ones by the leave-one-out error.
         kernel: `gauss`, `rect`, `epan`, `quar` or `gausvar`.
-        n_bandwidths: candidates, spaced evenly in the logarithm from a third of the rule of thumb n^(-1/(4 + p)) to
-            four times it.
+        n_bandwidths: candidates, spaced evenly in the logarithm from a third of the rule of thumb n^(-1/(4 +
+            p)) to four times it.
 
     Attributes:
         bandwidth_: the bandwidth that is used.
-        cv_errors_: the leave-one-out error, the mean squared distance, of every candidate in `cv_bandwidths_`.
+        cv_errors_: the leave-one-out error, the mean squared distance, of every candidate in
+            `cv_bandwidths_`.
 
     Source: Petersen and Müller (2019), section 3.
     """
@@ -69,7 +72,7 @@ class LocalFrechet(WeightedFrechetRegressor):
     ) -> None:
         self.space = space
         self.bandwidth = bandwidth
-        self.kernel = kernel
+        self.kernel: Kernel = kernel
         self.n_bandwidths = n_bandwidths
 
     def _check_parameters(self) -> None:
@@ -94,7 +97,7 @@ class LocalFrechet(WeightedFrechetRegressor):
             self.bandwidth_ = np.asarray(self.bandwidth, dtype=np.float64)
             if len(self.bandwidth_) != p:
                 raise InputError(
-                    f"bandwidth has {len(self.bandwidth_)} values, but {p} predictors vary: pass one for each, or one"
+                    f"bandwidth has {len(self.bandwidth_)} values, but {p} predictors vary: pass one or {p}"
                 )
 
     def _weights(self, X: Float[np.ndarray, "m p"]) -> Float[np.ndarray, "m n"]:

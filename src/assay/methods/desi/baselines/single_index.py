@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 
 from assay.errors import InputError
-from assay.methods.desi.base import FrechetRegressor, check_whole, coordinates
+from assay.methods.desi.base import FrechetRegressor, check_number, check_whole, coordinates
 from assay.methods.desi.index_model import oriented, starting_directions
 from assay.methods.desi.smoother import IndexSmoother
 from assay.methods.desi.spaces.space import MetricSpace
@@ -24,8 +24,9 @@ class SingleIndexRegressor(FrechetRegressor):
     A subclass finds direction and bandwidth in `_search(X, Y)`.
 
     Attributes:
-        direction_: for standardised predictors, of length one, its first coordinate that is not zero positive; constant
-            predictors have the coordinate zero.
+        direction_: for standardised predictors, of length one, its first coordinate that is not zero
+            positive; constant predictors have the coordinate zero.
+        coef_: the direction for predictors in their own units, not normalised.
         bandwidth_: in units of the index.
     """
 
@@ -36,8 +37,11 @@ class SingleIndexRegressor(FrechetRegressor):
 
     def _fit(self, X: Float[np.ndarray, "n p"], Y: Float[np.ndarray, "n ..."]) -> None:
         direction, self.bandwidth_ = self._search(X, Y)
-        self.direction_ = np.zeros(len(self.scale_))
-        self.direction_[self.scale_ > 0] = oriented(direction)
+        used = self.scale_ > 0
+        self.direction_ = np.zeros(len(used))
+        self.direction_[used] = oriented(direction)
+        self.coef_ = np.zeros(len(used))
+        self.coef_[used] = self.direction_[used] / self.scale_[used]
         z = self._index(X)
         order = np.argsort(z, kind="stable")
         self.smoother_ = IndexSmoother(self.space, z[order], Y[order], self.bandwidth_)
@@ -50,10 +54,11 @@ class SingleIndexRegressor(FrechetRegressor):
 
 
 class FrechetSingleIndex(SingleIndexRegressor):
-    """Fréchet single-index regression (FSI): least squares over the direction by Nelder-Mead in polar coordinates.
+    """Fréchet single-index regression (FSI): least squares over the direction by Nelder-Mead in polar
+    coordinates.
 
-    For every candidate bandwidth the direction minimises the mean of d^2(Y_i, m(theta' x_i)), where m is fitted to all
-    rows; the bandwidth with the smallest leave-one-out error, at its own direction, is kept.
+    For every candidate bandwidth the direction minimises the mean of d^2(Y_i, m(theta' x_i)), where m is
+    fitted to all rows; the bandwidth with the smallest leave-one-out error, at its own direction, is kept.
 
     Args:
         space: the metric space of the responses.
@@ -87,7 +92,8 @@ class FrechetSingleIndex(SingleIndexRegressor):
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
-        _check_bandwidth(self.bandwidth)
+        if self.bandwidth != "cv":
+            check_number(self, "bandwidth", above=0)
         check_whole(self, "n_bandwidths", "n_starts", "max_evaluations")
 
     def _search(
@@ -98,8 +104,12 @@ class FrechetSingleIndex(SingleIndexRegressor):
         starts = starting_directions(X, responses, max(0, self.n_starts - 2), rng)[: self.n_starts]
         fits = []
         for bandwidth in _candidates(self.bandwidth, len(X), self.n_bandwidths):
-            value, direction = min((self._minimise(X, Y, bandwidth, start) for start in starts), key=lambda fit: fit[0])
-            fits.append((leave_one_out_error(self.space, X @ direction, Y, bandwidth), value, direction, bandwidth))
+            value, direction = min(
+                (self._minimise(X, Y, bandwidth, start) for start in starts), key=lambda fit: fit[0]
+            )
+            fits.append(
+                (leave_one_out_error(self.space, X @ direction, Y, bandwidth), value, direction, bandwidth)
+            )
         _, self.criterion_, direction, bandwidth = min(fits, key=lambda fit: fit[0])
         return direction, bandwidth
 
@@ -130,10 +140,10 @@ class FrechetSingleIndex(SingleIndexRegressor):
 class IndexFrechet(SingleIndexRegressor):
     """Index Fréchet regression (IFR): the best of many random directions by the error of binned responses.
 
-    Along a direction the rows are put into bins of equal size; the criterion is the mean squared distance between a
-    bin's Fréchet mean and the local fit, to all rows, at the bin's mean index. The bandwidth is chosen by the
-    leave-one-out error of the rows, then the number of bins by that of the bins, both at the direction with equal
-    coordinates.
+    Along a direction the rows are put into bins of equal size; the criterion is the mean squared distance
+    between a bin's Fréchet mean and the local fit, to all rows, at the bin's mean index. The bandwidth is
+    chosen by the leave-one-out error of the rows, then the number of bins by that of the bins, both at the
+    direction with equal coordinates.
 
     Args:
         space: the metric space of the responses.
@@ -168,7 +178,8 @@ class IndexFrechet(SingleIndexRegressor):
         self.random_state = random_state
 
     def _check_parameters(self) -> None:
-        _check_bandwidth(self.bandwidth)
+        if self.bandwidth != "cv":
+            check_number(self, "bandwidth", above=0)
         check_whole(self, "n_directions", "n_bandwidths")
         if not len(self.n_bins) or not all(isinstance(bins, Integral) and bins >= 2 for bins in self.n_bins):
             raise InputError(f"n_bins is {self.n_bins!r}: pass whole numbers >= 2")
@@ -192,7 +203,9 @@ class IndexFrechet(SingleIndexRegressor):
         self.criterion_ = min(errors)
         return directions[int(np.argmin(errors))], bandwidth
 
-    def _criterion(self, z: Float[np.ndarray, " n"], Y: Float[np.ndarray, "n ..."], bandwidth: float) -> float:
+    def _criterion(
+        self, z: Float[np.ndarray, " n"], Y: Float[np.ndarray, "n ..."], bandwidth: float
+    ) -> float:
         centres, means = self._binned(z, Y, self.n_bins_)
         fitted = self.space.mean(Y, _weights(z, centres, bandwidth))
         return float((self.space.distance(means, fitted) ** 2).mean())
@@ -246,8 +259,3 @@ def _candidates(bandwidth: str | float, n: int, count: int) -> list[float]:
     if isinstance(bandwidth, Real):
         return [float(bandwidth)]
     return (n**-0.2 * np.geomspace(0.5, 3, count)).tolist()
-
-
-def _check_bandwidth(bandwidth: str | float) -> None:
-    if bandwidth != "cv" and not (isinstance(bandwidth, Real) and 0 < bandwidth < np.inf):
-        raise InputError(f"bandwidth is {bandwidth!r}: pass 'cv' or a positive number")

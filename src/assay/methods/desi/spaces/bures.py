@@ -33,10 +33,10 @@ LEAST_EIGENVALUE = 1e-13
 class BuresWasserstein:
     """Distances, and the geometry that `karcher_mean` needs.
 
-    A tangent vector at G is kept as the symmetric matrix X of the transport map I + X that carries N(0, G) to
-    its destination. The mean solves sum_i w_i T_i = I with the transport maps T_i to the data. The fixed-point
-    iteration of Álvarez-Esteban et al. (2016) steps along X = sum_i w_i T_i - I; that is the first iterate for
-    the Newton step taken here.
+    A tangent vector at G is kept as the symmetric matrix X of the transport map I + X that carries N(0, G)
+    to its destination. The mean solves sum_i w_i T_i = I with the transport maps T_i to the data. The
+    fixed-point iteration of Álvarez-Esteban et al. (2016) steps along X = sum_i w_i T_i - I, which is the
+    first iterate for the Newton step taken here.
     """
 
     def distance(

@@ -153,7 +153,7 @@ class SPD:
         clipped = spectral_map(
             matrices, lambda values: np.maximum(values, floor * np.abs(values).max(axis=-1, keepdims=True))
         )
-        return np.where(inside[..., None, None], matrices, 0.5 * (clipped + np.swapaxes(clipped, -1, -2)))
+        return np.where(inside[..., None, None], matrices, clipped)
 
     def loss(
         self, Y: Float[Tensor, "n q q"], weights: Float[Tensor, "m n"], targets: Float[Tensor, "m q q"]
@@ -225,4 +225,5 @@ def _from_log_cholesky(coordinates: np.ndarray) -> np.ndarray:
     factor = coordinates.copy()
     diagonal = np.arange(factor.shape[-1])
     factor[..., diagonal, diagonal] = np.exp(factor[..., diagonal, diagonal])
-    return factor @ np.swapaxes(factor, -1, -2)
+    product = factor @ np.swapaxes(factor, -1, -2)
+    return 0.5 * (product + np.swapaxes(product, -1, -2))

@@ -35,9 +35,10 @@ def compose(
 def spectral_map(
     matrices: Float[np.ndarray, "*m q q"], function: ScalarFunction
 ) -> Float[np.ndarray, "*m q q"]:
-    """U diag(f(lambda)) U' of symmetric matrices; `function` sees the eigenvalues along its last axis."""
+    """U diag(f(lambda)) U', exactly symmetric; `function` sees the eigenvalues along its last axis."""
     values, vectors = eigenvalues_and_vectors(matrices)
-    return compose(function(values), vectors)
+    mapped = compose(function(values), vectors)
+    return 0.5 * (mapped + np.swapaxes(mapped, -1, -2))
 
 
 def spectral_map_with_pullback(

@@ -1,7 +1,7 @@
 """What the curved metrics on positive definite matrices share: calculus in coordinates whitened by the mean.
 
 In both, the gradient of the weighted objective at G is a sum over the data of symmetric matrices with known
-eigenvectors U_i, and its Hessian multiplies the entries of U_i' E U_i by a kernel K_i, where E = L^-1 dG L^-T,
+eigenvectors U_i, and its Hessian multiplies the entries of U_i' E U_i by a kernel K_i. Here E = L^-1 dG L^-T,
 with the Cholesky factor L of G, is the displacement in whitened coordinates.
 """
 
