@@ -242,8 +242,8 @@ CLAIMS = (
     ),
     Trend(
         id="C2-direction",
-        says="The angle between the learnt and the true direction falls as the sample grows (200, 500, 1000
-        rows).", metric="angle",
+        says="The angle between the learnt and the true direction falls as rows are added (200, 500, 1000).",
+        metric="angle",
         arm="desi",
         over="n",
         direction="decreasing",
@@ -252,8 +252,8 @@ CLAIMS = (
     ),
     Trend(
         id="C3-growth",
-        says="From 4 to 20 predictors (500 rows), DeSI's error grows by less than 0.05 per e-fold of
-        predictors.", metric="mpe",
+        says="From 4 to 20 predictors (500 rows), DeSI's error grows by less than 0.05 per e-fold.",
+        metric="mpe",
         arm="desi",
         over="p",
         direction="decreasing",
@@ -281,8 +281,8 @@ CLAIMS = (
     ),
     Difference(
         id="C5-published",
-        says=f"{_SETTING}, the algorithm as published, with a direction per row, beats global Fréchet
-        regression.", metric="mpe",
+        says=f"{_SETTING}, the algorithm as published (a direction per row) beats global Fréchet regression.",
+        metric="mpe",
         treatment="desi-as-published",
         reference="global-frechet",
         relative=True,

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
@@ -110,6 +110,11 @@ class Findings:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"{path}: the content is not valid: {error}") from None
         return statement
+
+    def with_inputs(self, **files: Path | str) -> Self:
+        """The same statement with the SHA-256 of the files that it was made from among its inputs."""
+        hashes = {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in files.items()}
+        return replace(self, inputs={**self.inputs, **{f"{name} file": value for name, value in hashes.items()}})
 
     def verify(self, X: Any, y: Any) -> None:
         """Check that the statement was made from these rows.
