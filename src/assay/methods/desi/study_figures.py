@@ -108,9 +108,7 @@ def _spaces(rows: Sequence[FinishedTrial]) -> Panel:
     axes[0].set(ylabel="error as a share of the constant mean's")
     axes[0].set_xticks(range(len(designs)), designs)
     axes[0].legend(ncols=2)
-    return Panel(
-        figure, "Four metric spaces, 200 rows each. Below the dashed line is better than predicting the mean."
-    )
+    return Panel(figure, "Four metric spaces, 200 rows each. Below the dashed line is better than the mean.")
 
 
 def _real(rows: Sequence[FinishedTrial]) -> Panel:
@@ -126,8 +124,8 @@ def _real(rows: Sequence[FinishedTrial]) -> Panel:
         axis.set_xlim(min(low - 0.1, 0), 1)
     return Panel(
         figure,
-        "Held-out rows of real data: a dot per random split, a bar at the mean. 1 is perfect, 0 is the constant mean; "
-        "dots left of the frame are not shown.",
+        "Held-out rows of real data: a dot per random split, a bar at the mean. 1 is perfect, 0 is the "
+        "constant mean; dots left of the frame are not shown.",
     )
 
 
@@ -149,8 +147,8 @@ def _directions(rows: Sequence[FinishedTrial]) -> Panel:
         axis.set(title=DATA[name], xlabel="coordinate of the direction")
     return Panel(
         figure,
-        "The learnt direction for standardised predictors, a dot per random split: where dots scatter over both sides of "
-        "zero, the data do not determine the coordinate.",
+        "The learnt direction for standardised predictors, a dot per random split: where dots scatter over "
+        "both sides of zero, the data do not determine the coordinate.",
     )
 
 
@@ -165,7 +163,8 @@ def _along_index() -> Panel:
     axes[0].plot(z, curves.mean(axis=1), color="C1", linewidth=2)
     axes[0].set(xlabel="index of the day", ylabel="mean rentals per hour (hundreds)")
     levels = np.arange(1, curves.shape[1] + 1) / (curves.shape[1] + 1)
-    shown = np.linspace(*np.searchsorted(z, np.quantile(index, [0.05, 0.95])), 5).astype(int)
+    first, last = np.searchsorted(z, np.quantile(index, [0.05, 0.95]))
+    shown = np.linspace(first, last, 5).astype(int)
     for place, i in zip(np.linspace(0, 0.9, len(shown)), shown, strict=True):
         axes[1].plot(levels, curves[i], color=colormaps["viridis"](place), label=f"index {z[i]:.1f}")
     axes[1].set(xlabel="level", ylabel="quantile of hourly rentals (hundreds)")

@@ -66,24 +66,32 @@ class Assumptions:
         for name, least in (*((name, 0.0) for name in positive), ("label_bound", 0.0), ("kappa", 1.0)):
             value = getattr(self, name)
             valid = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-            if value is not None and not (valid and (value > least or (value == least and name not in positive))):
+            if value is not None and not (
+                valid and (value > least or (value == least and name not in positive))
+            ):
                 sign = f"{'above' if name in positive else 'at least'} {least:g}"
                 raise InputError(f"assumption {name} is {value!r}: declare a finite number {sign}")
         for name in ("fixed_design", "monotone_risk"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"assumption {name} is {getattr(self, name)!r}: declare True or False")
         if not isinstance(self.label_moment, Mapping):
-            raise InputError(f"assumption label_moment is {self.label_moment!r}: declare a mapping from p to E |y|^p")
+            raise InputError(
+                f"assumption label_moment is {self.label_moment!r}: declare a mapping from p to E |y|^p"
+            )
         for p, value in self.label_moment.items():
             if not (isinstance(p, Real) and 1 <= p < math.inf):
                 raise InputError(f"assumption label_moment has the order {p!r}: declare orders of at least 1")
             if not (isinstance(value, Real) and 0 <= value < math.inf):
-                raise InputError(f"assumption label_moment[{p:g}] is {value!r}: declare a finite number of at least 0")
+                raise InputError(
+                    f"assumption label_moment[{p:g}] is {value!r}: declare a finite number of at least 0"
+                )
         self._check_growth()
         if isinstance(self.label_law, str):
             object.__setattr__(self, "label_law", law_from_text(self.label_law))
         elif self.label_law is not None and not hasattr(self.label_law, "sf"):
-            raise InputError(f"assumption label_law is {self.label_law!r}: declare a frozen law of scipy.stats")
+            raise InputError(
+                f"assumption label_law is {self.label_law!r}: declare a frozen law of scipy.stats"
+            )
 
     def _check_growth(self) -> None:
         """(E |y|^p)^(1/p) cannot fall with p; a declared list in which it does contradicts itself."""
@@ -131,7 +139,9 @@ class Assumptions:
             low, high = self.label_law.support()
             if (outside := np.flatnonzero((y < low) | (y > high))).size:
                 row = outside[0]
-                raise AssumptionViolated(f"row {row} has the label {y[row]:g}, outside the support of label_law")
+                raise AssumptionViolated(
+                    f"row {row} has the label {y[row]:g}, outside the support of label_law"
+                )
 
     def declared(self) -> dict[str, Any]:
         """What was declared, as JSON values."""
@@ -161,7 +171,9 @@ def law_from_text(text: str) -> Any:
     name, _, arguments = text.strip().partition(":")
     family = getattr(stats, name, None)
     if not isinstance(family, stats.rv_continuous):
-        raise InputError(f"label law {text!r}: {name!r} is no continuous law of scipy.stats (norm, t, pareto, ...)")
+        raise InputError(
+            f"label law {text!r}: {name!r} is no continuous law of scipy.stats (norm, t, pareto, ...)"
+        )
     parameters = named_numbers(arguments, f"label law {text!r}")
     try:
         law = family(**parameters)

@@ -52,7 +52,9 @@ class BallRidge(RegressorMixin, BaseEstimator):
                 raise InputError(f"{name} is {value!r}: pass a positive number")
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = y.astype(np.float64)
-        coefficients, multipliers = ball_coefficients((X.T @ X)[None], (X.T @ y)[None], self.alpha, self.radius)
+        coefficients, multipliers = ball_coefficients(
+            (X.T @ X)[None], (X.T @ y)[None], self.alpha, self.radius
+        )
         self.coef_, self.multiplier_ = coefficients[0], float(multipliers[0])
         return self
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from assay.methods.lp_stability.assumptions import Assumptions, law_text
 from assay.methods.lp_stability.concentration import Radius, check_delta, radius, radius_table
 from assay.methods.lp_stability.envelopes import DeclaredEnvelope, Envelope
 from assay.methods.lp_stability.fits import perturbable_fits
+from assay.methods.lp_stability.generalization import mean_of
 from assay.methods.lp_stability.hold_out import hold_out_rows
 from assay.methods.lp_stability.label_envelope import LabelEnvelope
 from assay.methods.lp_stability.learners import FixedDesign, RandomDesign, match_learner
@@ -162,9 +162,7 @@ def certify_with_model(
 
     fitted = clone(estimator).fit(X[train], y[train])
     fits = perturbable_fits(estimator, X[train], y[train], np.vstack([X[train], X[held]]))
-    problem = _Problem(
-        estimator, X[train], y[train], X[held], y[held], fits, loss, delta, assumptions, seed
-    )
+    problem = _Problem(estimator, X[train], y[train], X[held], y[held], fits, loss, delta, assumptions, seed)
     inputs = hash_rows(X, y)
     learner = match_learner(estimator, fitted, problem.X, problem.y, loss, assumptions)
     gap = learner if isinstance(learner, str) else _gap(problem, learner)
@@ -185,7 +183,7 @@ def _gap(problem: _Problem, learner: RandomDesign | FixedDesign) -> _Gap | str:
             envelope=difference,
             stability=difference,
             sampling=None,
-            bias=learner.bias * difference.mean(),
+            bias=learner.bias * mean_of(difference),
             size_gap=None,
             conditional=(),
             assumed=(*learner.assumed, *_label_words(problem.assumptions, "y - E[y|x]")),
@@ -212,7 +210,7 @@ def _random_gap(
     sampling: Envelope,
     words: tuple[str, ...],
 ) -> _Gap:
-    bias = math.exp(stability.log_moments(1.0)) / 2
+    bias = mean_of(stability) / 2
     return _Gap(
         envelope=envelope,
         stability=stability,
@@ -245,7 +243,7 @@ def _kappa_gap(problem: _Problem, learner: RandomDesign, kappa: float) -> _Gap |
         )
     envelope = DeclaredEnvelope(inflated, provenance="analytic")
     # 2 beta H is at most the whole effect, so that half of its mean bounds the bias without a further estimate.
-    bias = math.exp(envelope.log_moments(1.0)) / 2
+    bias = mean_of(envelope) / 2
     why = words[0] + " is declared, not known"
     return _Gap(
         envelope=envelope,
@@ -273,9 +271,7 @@ def _certificate(problem: _Problem, gap: _Gap, inputs: dict[str, str]) -> Certif
     upper_loo = None
     if risk_loo is not None and gap.size_gap is not None:
         upper_loo = risk_loo + best.value + gap.size_gap
-        table.append(
-            BoundRow(best.bound, "leave-one-out risk", best.value, upper_loo, best.p, best.reason)
-        )
+        table.append(BoundRow(best.bound, "leave-one-out risk", best.value, upper_loo, best.p, best.reason))
     table += hold_out_rows(
         problem.loss,
         problem.fits.predictions[problem.m :],

@@ -71,7 +71,10 @@ def bound(
         found = {name: radius(envelope, n, delta, p=order, bound=name, sided=sided)}
     if as_json:
         _print_json(
-            {key: {"radius": r.value, "bound": r.bound, "p": r.p, "reason": r.reason} for key, r in found.items()}
+            {
+                key: {"radius": r.value, "bound": r.bound, "p": r.p, "reason": r.reason}
+                for key, r in found.items()
+            }
         )
         return
     from rich.console import Console

@@ -56,7 +56,7 @@ def coupled_sgd(
     m, copies = len(X), len(rows) + 1
     if not 1 <= batch_size <= m:
         raise InputError(f"batch_size is {batch_size}: pass a number from 1 to the {m} rows")
-    if len(rows) and not (0 <= int(rows.min()) and int(rows.max()) < m):
+    if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < m):
         raise InputError(f"rows must lie between 0 and {m - 1}, got {int(rows.min())} to {int(rows.max())}")
 
     def objective(parameters, X_batch, y_batch):
@@ -69,7 +69,10 @@ def coupled_sgd(
     batches = _batches(m, batch_size, torch.Generator().manual_seed(seed))
     for step in steps:
         batch = next(batches).to(X.device)
-        X_batch, y_batch = _with_swaps(X, rows, swapped_in[0], batch), _with_swaps(y, rows, swapped_in[1], batch)
+        X_batch, y_batch = (
+            _with_swaps(X, rows, swapped_in[0], batch),
+            _with_swaps(y, rows, swapped_in[1], batch),
+        )
         gradients = gradient(parameters, X_batch, y_batch)
         parameters = {name: value - step * gradients[name] for name, value in parameters.items()}
     return parameters

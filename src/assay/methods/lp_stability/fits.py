@@ -94,7 +94,9 @@ def _shortcut(
 
 def _plain_ridge(estimator: Any) -> bool:
     iterative = estimator.solver in ("sag", "saga", "lsqr", "sparse_cg", "lbfgs")
-    return bool(np.isscalar(estimator.alpha) and estimator.alpha > 0 and not estimator.positive and not iterative)
+    return bool(
+        np.isscalar(estimator.alpha) and estimator.alpha > 0 and not estimator.positive and not iterative
+    )
 
 
 def _kernel(estimator: Any):

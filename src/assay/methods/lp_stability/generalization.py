@@ -1,13 +1,15 @@
 """From concentration to learning: the gap between risk and what was measured on the training rows.
 
-With beta H the change of the loss at any point when one training row is swapped, and beta' G the change of the loss
-of one model between two points, f = R - Remp has the envelope 2 beta H + beta' G / m and |E f| <= beta E H:
+With beta H the change of the loss at any point when one training row is swapped, and beta' G the change of
+the loss of one model between two points, f = R - Remp has the envelope 2 beta H + beta' G / m and |E f| <=
+beta E H:
 
-- R moves by beta H; in Remp the m - 1 other rows by beta H / m each, the swapped one by (beta H + beta' G) / m;
-- E f = E[l(A_S, z') - l(A_S, z_i)] = E[l(A_S, z') - l(A_(S^i), z')] after renaming z_i and its copy.
+- R moves by beta H; in Remp the m - 1 other rows by beta H / m each, the swapped one by (beta H + beta' G) /
+m; - E f = E[l(A_S, z') - l(A_S, z_i)] = E[l(A_S, z') - l(A_(S^i), z')] after renaming z_i and its copy.
 
-The moments are those of the combined envelope. Bounding the two parts apart, as Theorem 3.4 of Lei, Bonnerjee, Han
-and Wu (2026) does, costs a factor of up to 2^(2p-1) in the polynomial term (`decoupled_erm_tail`).
+The moments are those of the combined envelope. Bounding the two parts apart, as Theorem 3.4 of Lei,
+Bonnerjee, Han and Wu (2026) does, costs a factor of up to 2^(2p-1) in the polynomial term
+(`decoupled_erm_tail`).
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ class GapBound:
 def gap_function(stability: PairFunction, sensitivity: PairFunction, m: int) -> PairFunction:
     """2 beta H + beta' G / m, the envelope of R - Remp, from beta H and beta' G.
 
-    R - Rloo, with the leave-one-out risk, has the same envelope where the learner is as stable at m - 1 rows as
-    (m / (m - 1)) beta H says: R moves by beta H, each of m - 1 terms of Rloo by beta H m / (m - 1) / m, and the term
-    of the swapped row, whose model stays, by beta' G / m.
+    R - Rloo, with the leave-one-out risk, has the same envelope where the learner is as stable at m - 1 rows
+    as (m / (m - 1)) beta H says: R moves by beta H, each of m - 1 terms of Rloo by beta H m / (m - 1) / m,
+    and the term of the swapped row, whose model stays, by beta' G / m.
     """
     return 2 * stability + sensitivity / m
 
@@ -99,12 +101,13 @@ def leave_one_out_gap(
     """Bound of R - Rloo: E[R - Rloo] is R_m - R_(m-1), the expected risks with m and with m - 1 rows.
 
     Args:
-        size_gap: bound of R_m - R_(m-1): zero where more rows are declared not to hurt. Stability under replacement
-            alone does not bound it (the learner may do something else altogether with fewer rows). For regularised
-            minimisers, constrained or not, beta E H does: leaving z_i out changes the objective's gradient by
-            (1/m)(gradient at z_i - mean of the others), at most (a(z_i) + mean of a) / m. None if unknown.
-        gap, m, delta, p, bound, level, scales: as in `training_gap`; the learner must be as stable with m - 1 rows as
-            `gap_function` says.
+        size_gap: bound of R_m - R_(m-1): zero where more rows are declared not to hurt. Stability under
+            replacement alone does not bound it (the learner may do something else altogether with fewer
+            rows). For regularised minimisers, constrained or not, beta E H does: leaving z_i out changes the
+            objective's gradient by (1/m)(gradient at z_i - mean of the others), at most (a(z_i) + mean of a)
+            / m. None if unknown.
+        gap, m, delta, p, bound, level, scales: as in `training_gap`; the learner must be as stable with m - 1
+            rows as `gap_function` says.
 
     Returns:
         The bound; infinite where `size_gap` is None.
@@ -115,7 +118,9 @@ def leave_one_out_gap(
     found = radius(gap, m, delta, p=p, bound=bound, level=level, scales=scales)
     over = f"draw of the {m} training rows"
     if size_gap is None:
-        reason = "the difference between the expected risks with m and m - 1 rows is unknown; declare size_gap"
+        reason = (
+            "the difference between the expected risks with m and m - 1 rows is unknown; declare size_gap"
+        )
         return GapBound(math.inf, found, math.inf, "leave-one-out risk", over, reason)
     return combine(found, size_gap, "size_gap", "leave-one-out risk", over)
 
@@ -147,9 +152,11 @@ def decoupled_erm_tail(
     stability: Mapping[float, float],
     sensitivity: Mapping[float, float],
 ) -> float:
-    """Theorem 3.4 as printed, with the constants that its proof admits: P(|R - Remp| > z + beta E H) is at most
+    """Theorem 3.4 as printed, with the constants that its proof admits: P(|R - Remp| > z + beta E H) is at
+    most
 
-    c1' (m beta^p E H^p + beta'^p E G^p / m^(p-1)) / z^p + 2 exp(-c2' z^2 / (m beta^2 E H^2 + beta'^2 E G^2 / m)),
+    c1' (m beta^p E H^p + beta'^p E G^p / m^(p-1)) / z^p + 2 exp(-c2' z^2 / (m beta^2 E H^2 + beta'^2 E G^2 /
+    m)),
 
     c1' = 2^(2p-1) c1 and c2' = c2 / 8, from (a + b)^q <= 2^(q-1) (a^q + b^q) with a = 2 beta H.
 

@@ -34,7 +34,9 @@ class LabelSize(Protocol):
         """log E |y|^p or an upper bound of it; infinite where there is none."""
         ...
 
-    def tail(self, t: Float[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]] | None:
+    def tail(
+        self, t: Float[np.ndarray, " k"]
+    ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]] | None:
         """P(|y| > t) and E[|y|; |y| > t], or upper bounds of both; None where nothing is known."""
         ...
 
@@ -135,10 +137,6 @@ class LabelEnvelope:
 
     def sample(self, n: int, rng: np.random.Generator) -> None:
         return None
-
-    def mean(self) -> float:
-        """E H, or an upper bound of it."""
-        return math.exp(self.log_moments(1.0))
 
     def _centre(self) -> float:
         """The part of h(x) = E[H | x] that doesn't depend on the label."""

@@ -123,13 +123,25 @@ def _random_design(
             return f"alpha={estimator.alpha!r} does not make the objective strongly convex"
         _check_weights(fitted, assumptions.weight_bound)
         why = f"plain ridge keeps ||w|| <= {assumptions.weight_bound:g} on every sample, which only BallRidge ensures"
-        return _ridge(estimator.alpha / m, assumptions.weight_bound, m, lipschitz, assumptions, conditional=why)
-    if type(estimator) is LinearSVR and estimator.loss == "epsilon_insensitive" and not estimator.fit_intercept:
+        return _ridge(
+            estimator.alpha / m, assumptions.weight_bound, m, lipschitz, assumptions, conditional=why
+        )
+    if (
+        type(estimator) is LinearSVR
+        and estimator.loss == "epsilon_insensitive"
+        and not estimator.fit_intercept
+    ):
         return _erm(fitted, 1 / (estimator.C * m), 1.0, m, lipschitz, assumptions, "LinearSVR's solver")
     if assumptions.strong_convexity is not None and assumptions.training_lipschitz is not None:
         name = type(estimator).__name__
         return _erm(
-            fitted, assumptions.strong_convexity, assumptions.training_lipschitz, m, lipschitz, assumptions, name
+            fitted,
+            assumptions.strong_convexity,
+            assumptions.training_lipschitz,
+            m,
+            lipschitz,
+            assumptions,
+            name,
         )
     return (
         f"no envelope is known for {type(estimator).__name__}: use BallRidge, or declare strong_convexity and "
@@ -173,7 +185,9 @@ def _erm(
     if bound is None:
         return "declare x_bound, a bound of ||x|| for every row"
     if not hasattr(fitted, "coef_") or np.any(getattr(fitted, "intercept_", 0.0)):
-        return "only linear learners without an intercept have this envelope: append a constant column instead"
+        return (
+            "only linear learners without an intercept have this envelope: append a constant column instead"
+        )
     # The objective's optimality condition keeps the coefficients in this ball on every sample.
     weight_bound = training_lipschitz * bound / strong_convexity
     if assumptions.weight_bound is not None:

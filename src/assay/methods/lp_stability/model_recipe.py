@@ -202,7 +202,9 @@ def _value(value: Any, where: str) -> Any:
         if value.module.partition(".")[0] == "sklearn" or (value.module, value.name) in OWN:
             return _estimator(value, where)
     name = f"{value.module}.{value.name}" if isinstance(value, (Inert, InertClass)) else type(value).__name__
-    raise InputError(f"{where} is a {name}: only numbers, texts, collections and estimators are read from a file")
+    raise InputError(
+        f"{where} is a {name}: only numbers, texts, collections and estimators are read from a file"
+    )
 
 
 def _numpy_scalar(value: Inert, where: str) -> Any:

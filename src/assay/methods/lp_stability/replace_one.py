@@ -127,7 +127,9 @@ class RidgeFits:
         leverage = np.einsum("cm,mc->m", cho_solve(self._factor, self._rows.T), self._rows)
         return self._y - self.residuals / (1 - leverage)
 
-    def _perturbed(self, coefficients: Float[np.ndarray, "K c"], at_new: Float[np.ndarray, " K"]) -> Perturbed:
+    def _perturbed(
+        self, coefficients: Float[np.ndarray, "K c"], at_new: Float[np.ndarray, " K"]
+    ) -> Perturbed:
         return Perturbed(coefficients @ self._points.T, at_new, np.zeros(len(coefficients), dtype=bool))
 
     def _design(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n c"]:

@@ -14,7 +14,9 @@ from assay.errors import InputError
 FEW_ROWS = 30
 
 
-def checked_rows(X: Any, y: Any, *, least: int = 2) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
+def checked_rows(
+    X: Any, y: Any, *, least: int = 2
+) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
     """Predictors and labels as 64-bit floats.
 
     Raises:
@@ -38,7 +40,9 @@ def check_finite(X: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"]) -> Non
         bad = np.flatnonzero(~np.isfinite(values).all(1))
         if bad.size:
             kind = "NaN" if np.isnan(values[bad[0]]).any() else "infinity"
-            raise InputError(f"{name} contains {kind} in row {bad[0]} ({bad.size} rows in all): drop or impute them")
+            raise InputError(
+                f"{name} contains {kind} in row {bad[0]} ({bad.size} rows in all): drop or impute them"
+            )
 
 
 def split_rows(

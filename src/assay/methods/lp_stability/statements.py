@@ -114,7 +114,9 @@ class Findings:
     def with_inputs(self, **files: Path | str) -> Self:
         """The same statement with the SHA-256 of the files that it was made from among its inputs."""
         hashes = {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in files.items()}
-        return replace(self, inputs={**self.inputs, **{f"{name} file": value for name, value in hashes.items()}})
+        return replace(
+            self, inputs={**self.inputs, **{f"{name} file": value for name, value in hashes.items()}}
+        )
 
     def verify(self, X: Any, y: Any) -> None:
         """Check that the statement was made from these rows.
@@ -336,7 +338,18 @@ def _restored(name: str, value: Any) -> Any:
     return _number(value, name)
 
 
-NUMBERS = ("delta", "risk_emp", "risk_loo", "bias", "risk_constant", "upper", "gap", "upper_loo", "plug_in", "radius")
+NUMBERS = (
+    "delta",
+    "risk_emp",
+    "risk_loo",
+    "bias",
+    "risk_constant",
+    "upper",
+    "gap",
+    "upper_loo",
+    "plug_in",
+    "radius",
+)
 
 
 def _number(value: Any, name: str) -> Any:

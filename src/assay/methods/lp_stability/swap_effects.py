@@ -89,7 +89,9 @@ def measure_swaps(
         done = _read_partial(*checkpoint)[:n_pairs]
     while len(done) < n_pairs:
         part = np.arange(len(done), min(len(done) + SAVE_EVERY, n_pairs))
-        done = np.vstack([done, _effects(fits, train, reserve, loss, _pairs(part, train, reserve, scheme, seed))])
+        done = np.vstack(
+            [done, _effects(fits, train, reserve, loss, _pairs(part, train, reserve, scheme, seed))]
+        )
         if checkpoint is not None:
             _write_partial(*checkpoint, done)
         if progress is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from assay.errors import InputError, require
+from assay.errors import InputError, MissingDependencyError, require
 
 
-def read_table(path: Path | str, target: str) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"], list[str]]:
+def read_table(
+    path: Path | str, target: str
+) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"], list[str]]:
     """Predictors, labels and the names of the predictors from a CSV or Parquet file.
 
     Args:
@@ -23,7 +26,10 @@ def read_table(path: Path | str, target: str) -> tuple[Float[np.ndarray, "n d"],
     path = Path(path)
     pandas = require("pandas", extra="regression")
     if path.suffix.lower() in (".parquet", ".pq"):
-        require("pyarrow", extra="regression")
+        try:
+            importlib.import_module("pyarrow")
+        except ImportError:
+            raise MissingDependencyError("reading Parquet needs pyarrow: pip install pyarrow") from None
         reader = pandas.read_parquet
     else:
         reader = pandas.read_csv
