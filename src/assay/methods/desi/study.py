@@ -10,14 +10,13 @@ intervals allow for the overlap of such splits.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from assay.study import Difference, Precondition, Scale, Study, Trial
+from assay.study import Difference, FinishedTrial, Panel, Precondition, Scale, Study, Trend, Trial
 
 if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-
+    from assay.methods.desi.base import FrechetRegressor
     from assay.methods.desi.spaces import MetricSpace
 
 RIVALS = (
@@ -34,7 +33,7 @@ SPLIT_OVERLAP = 0.2 / 0.8
 DISTRIBUTIONS = {"design": "distributions", "link": "quadratic", "n": 200, "p": 4}
 
 
-def estimator(arm: str, space: MetricSpace, seed: int) -> BaseEstimator:
+def estimator(arm: str, space: MetricSpace, seed: int) -> FrechetRegressor:
     """The estimator that an arm stands for, with its defaults."""
     from assay.methods.desi import baselines
     from assay.methods.desi.regressor import DeSIRegressor
@@ -127,8 +126,7 @@ def _run_on_simulation(trial: Trial) -> dict[str, float]:
     from assay.methods.desi.metrics import angle, mpe
     from assay.methods.desi.simulate import simulate
 
-    setting = dict(trial.setting)
-    sample = simulate(setting.pop("design"), int(setting.pop("n")), seed=trial.seed, **setting)
+    sample = simulate(**trial.setting, seed=trial.seed)
     half = len(sample.X) // 2
     fitted = estimator(trial.arm, sample.space, trial.seed).fit(sample.X[:half], sample.Y[:half])
     measured = {"mpe": mpe(sample.space, sample.truth[half:], fitted.predict(sample.X[half:]))}

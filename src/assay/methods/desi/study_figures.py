@@ -171,8 +171,8 @@ def _along_index() -> Panel:
     axes[1].legend()
     return Panel(
         figure,
-        "Bicycle rentals along the learnt index, all 359 days. Left: the mean of each day (dots) and of the fitted "
-        "distribution (line). Right: fitted quantile functions at five values of the index.",
+        "Bicycle rentals along the learnt index, all 359 days. Left: the mean of each day (dots) and of the "
+        "fitted distribution (line). Right: fitted quantile functions at five values of the index.",
     )
 
 

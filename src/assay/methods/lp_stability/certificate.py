@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.errors import InputError
+from assay.methods.lp_stability.analytic import PairFunction
 from assay.methods.lp_stability.assumptions import Assumptions, law_text
 from assay.methods.lp_stability.concentration import Radius, check_delta, radius, radius_table
 from assay.methods.lp_stability.envelopes import DeclaredEnvelope, Envelope
 from assay.methods.lp_stability.fits import perturbable_fits
 from assay.methods.lp_stability.generalization import mean_of
 from assay.methods.lp_stability.hold_out import hold_out_rows
-from assay.methods.lp_stability.label_envelope import LabelEnvelope
+from assay.methods.lp_stability.label_envelope import LabelEnvelope, LabelSize
 from assay.methods.lp_stability.learners import FixedDesign, RandomDesign, match_learner
 from assay.methods.lp_stability.losses import Function, Loss, as_loss
 from assay.methods.lp_stability.moments import (
@@ -192,7 +193,8 @@ def _gap(problem: _Problem, learner: RandomDesign | FixedDesign) -> _Gap | str:
             stability_scales=learner.stability_scales,
         )
     if label is not None:
-        envelopes = [LabelEnvelope(effect.offset, effect.slope, label) for effect in learner.effects]
+        bound = problem.assumptions.x_bound
+        envelopes = [_in_labels(effect, bound, label) for effect in learner.effects]
         return _random_gap(problem, learner, *envelopes, _label_words(problem.assumptions, "y"))
     if problem.assumptions.row_law is not None:
         envelopes = [law_envelope(effect, problem.assumptions.row_law) for effect in learner.effects]
@@ -200,6 +202,16 @@ def _gap(problem: _Problem, learner: RandomDesign | FixedDesign) -> _Gap | str:
     if problem.assumptions.kappa is not None:
         return _kappa_gap(problem, learner, problem.assumptions.kappa)
     return missing
+
+
+def _in_labels(effect: PairFunction, x_bound: float | None, label: LabelSize) -> LabelEnvelope:
+    """The envelope that a pair function implies for the labels alone.
+
+    A row's share of every pair function here is affine in |y| and grows with ||x||, so that two values at the bound
+    of ||x|| determine it.
+    """
+    at_zero, at_one = effect.row_share(np.full((2, 1), x_bound), np.array([0.0, 1.0]))
+    return LabelEnvelope(2 * at_zero, at_one - at_zero, label)
 
 
 def _random_gap(

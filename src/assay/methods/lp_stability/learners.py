@@ -106,7 +106,7 @@ def _random_design(
 
     m = len(X)
     if isinstance(estimator, (KNeighborsRegressor, RadiusNeighborsRegressor)):
-        return WITHOUT_ENVELOPE["nearest-neighbours"]
+        return WITHOUT_ENVELOPE["knn"]
     if type(estimator) is BallRidge:
         radius = float(estimator.radius)
         if assumptions.weight_bound is not None and assumptions.weight_bound < radius:
@@ -168,7 +168,7 @@ def _ridge(
         m=m,
         evaluation_lipschitz=lipschitz,
     )
-    sensitivity = loss_sensitivity(x_bound=bound, weight_bound=weight_bound, lipschitz=lipschitz)
+    sensitivity = loss_sensitivity(weight_bound=weight_bound, lipschitz=lipschitz)
     return RandomDesign(conditional, stability, sensitivity / m)
 
 
@@ -201,7 +201,7 @@ def _erm(
         evaluation_lipschitz=lipschitz,
     )
     conditional = f"{solver} returns the exact minimiser of such an objective"
-    sensitivity = loss_sensitivity(x_bound=bound, weight_bound=weight_bound, lipschitz=lipschitz)
+    sensitivity = loss_sensitivity(weight_bound=weight_bound, lipschitz=lipschitz)
     return RandomDesign(conditional, stability, sensitivity / m)
 
 
@@ -220,11 +220,11 @@ def _fixed_design(
     fitted_values = fitted.predict(X)
     if np.abs(smoother @ y - fitted_values).max() > 1e-6 * max(1.0, np.abs(y).max()):
         return f"{type(estimator).__name__} with these settings is not linear in the labels"
-    scales = linear_smoother(smoother, lipschitz=lipschitz)
+    coefficients = linear_smoother(smoother)
     return FixedDesign(
-        scales=scales.gap,
-        stability_scales=scales.gap - lipschitz / len(X),
-        bias=scales.bias,
+        scales=lipschitz * coefficients.gap_scales,
+        stability_scales=lipschitz * (coefficients.gap_scales - 1 / len(X)),
+        bias=lipschitz * coefficients.bias,
         assumed=("the predictors are fixed and the labels independent",),
     )
 
