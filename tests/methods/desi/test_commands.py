@@ -133,7 +133,7 @@ def test_every_space_is_fitted_and_drawn(assay, data, space, shape):
     ("changes", "expected"),
     [
         ({"response": "no.npz"}, "no.npz does not exist"),
-        ({"response": "short.csv"}, "X has 60 rows but Y has 10"),
+        ({"response": "short.csv"}, "X has 60 rows but y has 10"),
         ({"response": "pickled.npz"}, "is not an NPZ file of numbers"),
         ({"more": ("--predictors", "a", "z")}, "has no column z; it has a, b, c"),
         ({"more": ("--bandwidth", "-1")}, "bandwidth is -1.0"),
@@ -155,7 +155,7 @@ def test_mistakes_of_fit(assay, data, changes, expected):
     ("file", "expected"),
     [
         ("no.csv", "no.csv does not exist"),
-        ("named.csv", "column 'name' has 'someone' in data row 1"),
+        ("named.csv", "column 'name' has someone in data row 1"),
         ("gap.csv", "column 'b' has nan in data row 3"),
     ],
 )

@@ -148,7 +148,8 @@ def test_opposite_direction_gives_the_same_predictions():
     np.testing.assert_allclose(one.predict(targets), opposite.predict(-targets), atol=1e-12)
     # The same for predictors that are all turned around: the direction turns, the predictions stay.
     X, y, _ = line(60)
-    model, turned = (DeSIRegressor(Euclidean(), **QUICK).fit(sign * X, y) for sign in (1, -1))
+    settings = QUICK | {"val_fraction": 0}
+    model, turned = (DeSIRegressor(Euclidean(), **settings).fit(sign * X, y) for sign in (1, -1))
     np.testing.assert_allclose(model.direction_, turned.direction_, atol=1e-6)
     np.testing.assert_allclose(model.predict(X), turned.predict(-X), atol=1e-6)
 
@@ -342,7 +343,10 @@ def test_bootstrap_of_the_direction():
     assert (result.directions @ model.direction_ >= 0).all()
     assert 0 < result.angles.max() < 30
     assert 0.9 < result.cosine_stability < 1
-    assert ((result.lower[:3] < theta) & (theta < result.upper[:3])).all()
+    assert ((result.lower <= model.direction_) & (model.direction_ <= result.upper)).all()
+    # The standard error of least squares, noise / sqrt(n), in the two directions that are free.
+    assert 0.5 < np.radians(result.angles).std() / (0.3 / np.sqrt(60)) < 2
+    assert angle(model.coef_[:3], theta) < 12
     again = model.bootstrap_direction(20, max_epochs=40, seed=1)
     np.testing.assert_array_equal(again.directions, result.directions)
     noisy = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(X, y + 3 * line(60, seed=9)[1])
@@ -438,7 +442,6 @@ def test_a_loss_that_stays_nan_ends_the_fit_and_one_that_recovers_does_not():
     with pytest.raises(FloatingPointError, match="not finite for 5 steps in a row"):
         DeSIRegressor(Broken(good=3), **settings).fit(X, y)
     model = DeSIRegressor(Broken(good=3, bad=4), **settings).fit(X, y)
-    assert np.isnan(model.loss_curve_).sum() + 4 >= 4
     assert model.score(X, y) > 0.9
 
 
@@ -471,7 +474,7 @@ POOR = {"check_regressors_train": "the published algorithm fails on 10 predictor
 
 @pytest.mark.parametrize(("mode", "failing"), [("shared", {}), ("deep_shared", {}), ("per_sample", POOR)])
 def test_scikit_learn_contract(mode, failing):
-    model = DeSIRegressor(Euclidean(), mode=mode, n_restarts=0, max_epochs=20, random_state=0)
+    model = DeSIRegressor(Euclidean(), mode=mode, n_restarts=0, max_epochs=15, hidden=8, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_estimator(model, expected_failed_checks=failing, on_skip=None)

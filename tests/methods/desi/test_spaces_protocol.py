@@ -114,6 +114,38 @@ def test_loss_gradient_equals_finite_differences(space, points, seed):
     )
 
 
+@pytest.mark.parametrize(
+    ("space", "points"),
+    [
+        (Wasserstein1D(12, lower=0.3, upper=0.8), lambda rng, n: np.sort(rng.uniform(size=(n, 12)), axis=1)),
+        (SPD("frobenius"), spd_points),
+        (SPD("power"), spd_points),
+        (GraphLaplacian(), laplacian_points),
+        (Sphere(), unit_points),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_loss_gradient_where_the_mean_is_at_the_boundary(space, points):
+    rng = np.random.default_rng(4)
+    Y, targets = points(rng, 6), points(rng, 1)
+    heavy = np.array([[1.4, -0.9, 1.1, -0.5, 0.4, -0.5]])
+    boundary = {
+        "wasserstein": lambda mean: mean.min() == 0.3 and mean.max() == 0.8,
+        "spd": lambda mean: np.linalg.eigvalsh(mean).min() < 1e-12,
+        "laplacian": lambda mean: (mean == 0).any(),
+        "sphere": lambda mean: mean.min() == 0,
+    }
+    mean = space.mean(Y, heavy)
+    assert boundary[space.name](mean)
+    weights = torch.tensor(heavy, requires_grad=True)
+
+    def loss(w):
+        return space.loss(torch.tensor(Y), w, torch.tensor(targets))
+
+    np.testing.assert_allclose(loss(weights).detach(), space.distance(targets, mean) ** 2, rtol=1e-9)
+    assert torch.autograd.gradcheck(loss, weights, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
 @every_space
 def test_loss_gradient_is_right_where_the_mean_is_a_data_point(space, points):
     # Distance zero from the mean to a point is where logarithms, arc cosines and roots are delicate.

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 
 from assay.errors import InputError
 from assay.methods.desi.spaces import SPD
+from assay.methods.desi.spaces.whitened import Hessian
 
 METRICS = ("log-cholesky", "frobenius", "affine-invariant", "power", "log-euclidean", "bures")
 CURVED = ("affine-invariant", "bures")
@@ -271,6 +272,30 @@ def test_no_convergence_is_an_error(monkeypatch):
     monkeypatch.setattr(karcher, "MAX_DAMPED_ITERATIONS", 0)
     with pytest.raises(InputError, match=r"a weighted Fréchet mean did not converge .* log-cholesky"):
         SPD("affine-invariant").mean(random_spd(21), np.full((1, 8), 1 / 8))
+
+
+def test_heavy_negative_weights_need_and_get_shorter_steps():
+    rng = np.random.default_rng(40)
+    Y = random_spd(41, n=30, q=4, spread=1.5)
+    weights = 4 * rng.dirichlet(np.ones(30), size=8) - 3 * rng.dirichlet(np.ones(30), size=8)
+    space, manifold = SPD("affine-invariant"), SymmetricPositiveDefinite(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        means = space.mean(Y, weights)
+    for w, mean in zip(weights, means, strict=True):
+        gradient = sum(weight * manifold.log(mean, y) for weight, y in zip(w, Y, strict=True))
+        assert manifold.norm(mean, gradient) < 1e-6
+        for _ in range(20):
+            other = manifold.exp(mean, 0.1 * manifold.random_tangent_vector(mean))
+            assert w @ space.distance(Y, mean) ** 2 < w @ space.distance(Y, other) ** 2
+
+
+def test_hessian_without_curvature_gives_the_flat_step():
+    vectors, kernel = np.eye(2)[None, None], np.ones((1, 1, 2, 2))
+    right = np.array([[[1.0, 2.0], [2.0, 5.0]]])
+    for weight, expected in ((-1.0, right), (2.0, right / 2)):
+        solved = Hessian(vectors, kernel, np.array([[weight]])).solve(right, np.array([1e-12]))
+        np.testing.assert_allclose(solved, expected)
 
 
 def test_far_apart_matrices_still_have_a_mean():

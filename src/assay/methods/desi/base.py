@@ -47,6 +47,7 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
         Raises:
             InputError: a parameter, a predictor or a response is invalid; the message names it.
         """
+        self._fitted = False
         self._check_parameters()
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None")
@@ -71,6 +72,7 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
             if constant.size == X.shape[1]:
                 raise InputError("every predictor is constant: there is nothing to regress on")
         self._fit(self._standardised(X), Y)
+        self._fitted = True
         return self
 
     def predict(self, X: Any) -> Float[np.ndarray, "m ..."]:
@@ -118,6 +120,10 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
     def _generator(self) -> np.random.Generator:
         """The source of randomness that scikit-learn's `random_state` stands for."""
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # The attributes of an earlier fit, or of one that failed half-way, do not count.
+        return getattr(self, "_fitted", False)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -44,7 +44,7 @@ def read_predictors(path: Path, columns: list[str] | None = None) -> DataFrame:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InputError(
-                f"{path}: column {name!r} has {table[name].iloc[row]!r} in data row {row + 1}: no "
+                f"{path}: column {name!r} has {table[name].iloc[row]} in data row {row + 1}: no "
                 "finite number; clean it, or choose columns with --predictors"
             )
         table = table.assign(**{str(name): column.astype(float)})

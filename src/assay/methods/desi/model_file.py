@@ -86,7 +86,7 @@ def load_model(folder: Path | str, kind: type[Model] = DeSIRegressor) -> Model:
         model.n_features_in_ = document["n_features_in"]
         if document["feature_names_in"] is not None:
             model.feature_names_in_ = np.array(document["feature_names_in"], dtype=object)
-        model._scalar_response = document["scalar_response"]
+        model._scalar_response, model._fitted = document["scalar_response"], True
         model.fallbacks_ = document["fallbacks"]
         for name, value in document["fitted"].items():
             if name not in (*FITTED_NUMBERS, *FITTED_VECTORS):

@@ -131,9 +131,8 @@ def laplacian_with_pullback(
 ) -> tuple[Float[np.ndarray, "m q q"], Pullback]:
     """`project_laplacian` and its pullback.
 
-    Edges at a bound stay there under a small change and the others solve a linear system, so the exact
-    Jacobian is B H_FF^-1 B' with the matrix B of the map from edges to Laplacians, H = B'B and the free edges
-    F.
+    Edges at a bound stay there under a small change and the others, F, solve a linear system. So the exact
+    Jacobian is B_F H_FF^-1 B_F' with H = B'B and the matrix B of the map from edges to Laplacians.
     """
     matrices = np.asarray(matrices, dtype=np.float64)
     upper = np.inf if max_weight is None else max_weight
@@ -163,8 +162,10 @@ def _edge_terms(matrices: Float[np.ndarray, "m q q"]) -> Float[np.ndarray, "m q 
 
 
 def _curvature(edges: Float[np.ndarray, "m q q"]) -> Float[np.ndarray, "m q q"]:
-    """H w for H = 2I + NN', with the unsigned incidence matrix N: <L(e), L(f)> is 4, 1 or 0 for two edges
-    that are equal, share one node, or share none."""
+    """H w for H = 2I + NN' with the unsigned incidence matrix N.
+
+    The entry <L(e), L(f)> of H is 4, 1 or 0 for two edges that are equal, share one node, or share none.
+    """
     degree = edges.sum(axis=-1)
     product = 2.0 * edges + _pair_sums(degree)
     product[..., ~_off_diagonal(edges.shape[-1])] = 0.0
@@ -209,8 +210,7 @@ def _bounded_edges(
 
     The primal-dual active-set method (Hintermüller, Ito and Kunisch 2002) guesses which edges are at a bound,
     solves for the others exactly and corrects the guess; it ends at the exact solution after a handful of
-    steps. Nothing rules out that it cycles, so accelerated projected gradients finish the rows that it leaves
-    open.
+    steps. Nothing rules out that it cycles, so accelerated projected gradients finish what it leaves open.
     """
     tolerance = EDGE_TOLERANCE * np.abs(linear).max(axis=(-2, -1))
     off_diagonal = _off_diagonal(linear.shape[-1])

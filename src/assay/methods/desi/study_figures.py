@@ -88,7 +88,8 @@ def _against(rows: Sequence[FinishedTrial], over: str) -> Panel:
                 _line(axis, levels, [[t.measurements[metric] for t in cell] for cell in cells], arm)
         axis.set(xlabel={"n": "rows", "p": "predictors"}[over], ylabel=label, ylim=(0, None))
         axis.set_xticks(sorted({t.setting[over] for t in rows}))
-    axes[0].legend()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     what = "the sample grows (half of the rows are for fitting)" if over == "n" else "predictors are added"
     return Panel(figure, f"What happens as {what}: means over data sets with their standard errors.")
 
@@ -124,7 +125,7 @@ def _real(rows: Sequence[FinishedTrial]) -> Panel:
         axis.set_xlim(min(low - 0.1, 0), 1)
     return Panel(
         figure,
-        "Held-out rows of real data: a dot per random split, a bar at the mean. 1 is perfect, 0 is the "
+        "Held-out rows of real data: a dot per fold, a bar at the mean. 1 is perfect, 0 is the "
         "constant mean; dots left of the frame are not shown.",
     )
 
@@ -147,7 +148,7 @@ def _directions(rows: Sequence[FinishedTrial]) -> Panel:
         axis.set(title=DATA[name], xlabel="coordinate of the direction")
     return Panel(
         figure,
-        "The learnt direction for standardised predictors, a dot per random split: where dots scatter over "
+        "The learnt direction for standardised predictors, a dot per fold: where dots scatter over "
         "both sides of zero, the data do not determine the coordinate.",
     )
 

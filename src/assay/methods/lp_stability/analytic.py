@@ -26,12 +26,12 @@ Values = Float[np.ndarray, " n"]
 # Learners of which no pointwise envelope in the swapped pair alone exists, and why.
 WITHOUT_ENVELOPE = {
     "ridge": (
-        "ridge regression without a bound on the weights has no envelope in the swapped pair: the residuals that "
-        "drive the change of the weights depend on all labels; constrain ||w|| <= R (constrained ridge)"
+        "ridge regression without a bound on the weights has no envelope in the swapped pair: the residuals "
+        "that drive the change of the weights depend on all labels; constrain ||w|| <= R (constrained ridge)"
     ),
     "knn": (
-        "nearest-neighbour regression with random inputs has no L_p envelope in the swapped pair: a swap can bring "
-        "in a displaced neighbour with any label; condition on the inputs (linear smoother)"
+        "nearest-neighbour regression with random inputs has no L_p envelope in the swapped pair: a swap can "
+        "bring in a displaced neighbour with any label; condition on the inputs (linear smoother)"
     ),
 }
 
@@ -153,7 +153,7 @@ def constrained_ridge(
     return PairFunction(
         (part,),
         (
-            f"the weights minimise the ridge objective over ||w|| <= {weight_bound:g}, without free intercept",
+            f"the weights minimise the ridge objective over ||w|| <= {weight_bound:g}, with no intercept",
             f"the training objective is {strong_convexity:g}-strongly convex in all its weights",
             f"the evaluated loss is {evaluation_lipschitz:g}-Lipschitz in the prediction",
             _bounded_inputs(x_bound),
@@ -191,8 +191,8 @@ def projected_sgd(
     wrong = np.flatnonzero(~((steps >= 0) & (steps <= 2 / x_bound**2)))
     if wrong.size:
         raise InputError(
-            f"steps[{wrong[0]}] is {steps[wrong[0]]:g}; a step of at most 2 / x_bound^2 = {2 / x_bound**2:g} is "
-            "needed, longer ones can drive two trajectories apart"
+            f"steps[{wrong[0]}] is {steps[wrong[0]]:g}; a step of at most 2 / x_bound^2 = {2 / x_bound**2:g} "
+            "is needed, longer ones can drive two trajectories apart"
         )
     part = _squared_gradient(evaluation_lipschitz * x_bound * float(steps.sum()) / m, weight_bound)
     return PairFunction(
@@ -221,9 +221,7 @@ def loss_sensitivity(*, weight_bound: float, lipschitz: float = 1.0) -> PairFunc
     )
     return PairFunction(
         (part,),
-        (
-            f"the evaluated loss is a {lipschitz:g}-Lipschitz function of y - w.x with ||w|| <= {weight_bound:g}",
-        ),
+        (f"the evaluated loss is {lipschitz:g}-Lipschitz in y - w.x, and ||w|| <= {weight_bound:g}",),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -27,21 +28,22 @@ class Assumptions:
 
     Args:
         x_bound: ||x|| <= x_bound for every row.
-        weight_bound: ||w|| <= weight_bound for the coefficients on every sample. `BallRidge` guarantees its radius and
-            needs none.
+        weight_bound: ||w|| <= weight_bound for the coefficients on every sample. `BallRidge` guarantees its
+            radius and needs none.
         label_bound: |y| <= label_bound for every row.
         label_moment: p -> a bound of E |y|^p, p >= 1.
-        label_law: the law of y, a frozen continuous distribution of `scipy.stats` or a text like `"t:df=5,scale=0.5"`.
+        label_law: the law of y, a frozen continuous distribution of `scipy.stats` or a text like
+            `"t:df=5,scale=0.5"`.
         row_law: the law of a row, `(n, rng) -> (X, y)`.
-        fixed_design: the predictors are fixed, and `label_bound`, `label_moment` and `label_law` speak of the noise
-            y - E[y|x], which has the same law (or satisfies the same bounds) at every row. The guarantee is then for
-            new labels at the same predictors.
+        fixed_design: the predictors are fixed, and `label_bound`, `label_moment` and `label_law` speak of the
+            noise y - E[y|x], which has the same law (or satisfies the same bounds) at every row. The
+            guarantee is then for new labels at the same predictors.
         lipschitz: of the evaluation loss in the residual; needed for a loss of the user's own.
         strong_convexity: the learner minimises an average convex loss plus a penalty that makes the objective
             strongly convex with this constant.
         training_lipschitz: of that loss in the prediction; with `strong_convexity`.
-        kappa: E H^(2p) <= kappa (E H^p)^2 for the swap effect H and every order p that is used: with it, moments
-            estimated from the sample bound the true ones.
+        kappa: E H^(2p) <= kappa (E H^p)^2 for the swap effect H and every order p that is used: with it,
+            moments estimated from the sample bound the true ones.
         monotone_risk: the expected risk doesn't grow with a further training row.
 
     Raises:
@@ -65,10 +67,11 @@ class Assumptions:
         positive = ("x_bound", "weight_bound", "lipschitz", "strong_convexity", "training_lipschitz")
         for name, least in (*((name, 0.0) for name in positive), ("label_bound", 0.0), ("kappa", 1.0)):
             value = getattr(self, name)
-            valid = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-            if value is not None and not (
-                valid and (value > least or (value == least and name not in positive))
-            ):
+            if value is None:
+                continue
+            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+            enough = number > least or (number == least and name not in positive)
+            if not enough or math.isinf(number):
                 sign = f"{'above' if name in positive else 'at least'} {least:g}"
                 raise InputError(f"assumption {name} is {value!r}: declare a finite number {sign}")
         for name in ("fixed_design", "monotone_risk"):
@@ -96,7 +99,7 @@ class Assumptions:
     def _check_growth(self) -> None:
         """(E |y|^p)^(1/p) cannot fall with p; a declared list in which it does contradicts itself."""
         norms = [(float(p), float(v) ** (1 / float(p))) for p, v in sorted(self.label_moment.items())]
-        for (p, low), (q, high) in zip(norms, norms[1:], strict=False):
+        for (p, low), (q, high) in pairwise(norms):
             if high < low * (1 - 1e-9):
                 raise InputError(
                     f"assumption label_moment: E|y|^{q:g} = {self.label_moment[q]:g} is impossible beside "
@@ -117,8 +120,8 @@ class Assumptions:
         """Compare the constants with the rows.
 
         Raises:
-            AssumptionViolated: a row is beyond a bound, or a sample moment is larger than a declared one by more than
-                three standard errors.
+            AssumptionViolated: a row is beyond a bound, or a sample moment is larger than a declared one by
+                more than three standard errors.
         """
         if self.x_bound is not None:
             norms = np.linalg.norm(X, axis=1)

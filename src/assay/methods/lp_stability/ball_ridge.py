@@ -1,7 +1,7 @@
 """Ridge regression in a ball: the learner whose stability can be certified for heavy-tailed labels.
 
-Unconstrained ridge has no envelope in the two swapped rows alone, because its coefficients, and with them the gradient
-at a row, grow with all labels. In a ball they do not.
+Unconstrained ridge has no envelope in the two swapped rows alone, because its coefficients, and with them the
+gradient at a row, grow with all labels. In a ball they do not.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ MAX_NEWTON_STEPS = 100
 class BallRidge(RegressorMixin, BaseEstimator):
     """Linear regression without intercept: min ||y - Xw||^2 + alpha ||w||^2 subject to ||w|| <= radius.
 
-    With alpha = lambda m this is the mean squared loss (halved) plus lambda ||w||^2 / 2. For an intercept that the
-    guarantee covers append a constant column, which counts in ||x||.
+    With alpha = lambda m this is the mean squared loss (halved) plus lambda ||w||^2 / 2. For an intercept
+    that the guarantee covers append a constant column, which counts in ||x||.
 
     Args:
-        alpha: weight of the penalty, positive; as in `sklearn.linear_model.Ridge` it doesn't grow with the number of rows.
+        alpha: weight of the penalty, positive; as in `sklearn.linear_model.Ridge` it doesn't grow with the
+            number of rows.
         radius: of the ball, positive.
 
     Attributes:
@@ -48,7 +49,7 @@ class BallRidge(RegressorMixin, BaseEstimator):
         """
         for name in ("alpha", "radius"):
             value = getattr(self, name)
-            if not (isinstance(value, Real) and 0 < value < np.inf):
+            if not (isinstance(value, Real) and 0 < float(value) < np.inf):
                 raise InputError(f"{name} is {value!r}: pass a positive number")
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = y.astype(np.float64)
@@ -75,8 +76,9 @@ def ball_coefficients(
 ) -> tuple[Float[np.ndarray, "K d"], Float[np.ndarray, " K"]]:
     """Solutions of K ridge problems in a ball, and the multipliers of the constraint.
 
-    In the eigenbasis of X'X the solution is c / (eigenvalue + alpha + mu). The secular equation 1/||w(mu)|| = 1/radius
-    is solved by Newton's method: its left side is concave in mu, so the iterates rise to the root from mu = 0.
+    In the eigenbasis of X'X the solution is c / (eigenvalue + alpha + mu). The secular equation 1/||w(mu)|| =
+    1/radius is solved by Newton's method: its left side is concave in mu, so the iterates rise to the root
+    from mu = 0.
 
     Args:
         grams: X'X of every problem.
@@ -102,7 +104,8 @@ def ball_coefficients(
 
 
 class BallRidgeFits:
-    """`BallRidge` under replacements: ridge by rank-two updates, and a d x d eigenproblem where that leaves the ball."""
+    """`BallRidge` under replacements: ridge by rank-two updates, and a d x d eigenproblem where that leaves
+    the ball."""
 
     name = "ridge in a ball (Woodbury and secular equation)"
 

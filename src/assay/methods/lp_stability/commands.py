@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,13 +104,16 @@ def certify(
     pairs: int = 200,
     seed: int = 0,
     out: Path = Path("certificate.json"),
+    save_model: Path | None = None,
+    quiet: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
-    """Bound the risk of a model on new rows, and write a certificate (or an estimate, which guarantees nothing).
+    """Bound the risk of a model on new rows, and write a certificate (or an estimate, which guarantees
+    nothing).
 
-    Of the model file only the kind of estimator and its parameters are used; it is fitted again to a part of the
-    rows. The file is read as data: nothing in it is run. It may hold any scikit-learn regressor, or a BallRidge,
-    written by joblib, pickle or skops; an estimator of another package needs the Python interface.
+    Of the model file only the kind of estimator and its parameters are used; it is fitted again to a part of
+    the rows. The file is read as data: nothing in it is run. It may hold any scikit-learn regressor, or a
+    BallRidge, written by joblib, pickle or skops; an estimator of another package needs the Python interface.
 
     Parameters
     ----------
@@ -135,13 +141,15 @@ def certify(
     seed
         Of the split and of the swaps.
     out
-        Where to write the JSON file. While an estimate is measured its partial results are kept beside it, so that
+        Where to write the JSON file. While an estimate is measured its partial results are kept beside it, so
+        that
             an interrupted command goes on where it stopped.
     as_json
         Print the content of the file.
     """
+    from assay.cache import content_hash
     from assay.methods.lp_stability.assumptions import Assumptions
-    from assay.methods.lp_stability.certificate import certify as certified
+    from assay.methods.lp_stability.certificate import certify_with_model
 
     declared: dict[str, Any] = _constants(assume) if assume else {}
     if label_moment:
@@ -149,27 +157,34 @@ def certify(
     if label_law:
         declared["label_law"] = label_law
     estimator, X, y = _inputs(model, data, target)
-    partial = out.with_name(f".{out.stem}-partial.npz")
-    statement = certified(
-        estimator,
-        X,
-        y,
-        loss=loss,
-        delta=delta,
-        assumptions=Assumptions(**declared),
-        reserve=reserve,
-        n_pairs=pairs,
-        seed=seed,
-        checkpoint=partial,
-    )
-    statement = statement.with_inputs(model=model, data=data)
+    files = {"model file": _sha256(model), "data file": _sha256(data)}
+    # Named by what determines it, so that another command never meets a foreign partial result.
+    key = content_hash({**files, "target": target, "loss": loss, "reserve": reserve, "seed": seed})
+    partial = out.with_name(f".{out.stem}-{key}.partial.npz")
+    with _progress(quiet) as progress:
+        statement, fitted = certify_with_model(
+            estimator,
+            X,
+            y,
+            loss=loss,
+            delta=delta,
+            assumptions=Assumptions(**declared),
+            reserve=reserve,
+            n_pairs=pairs,
+            seed=seed,
+            checkpoint=partial,
+            progress=progress,
+        )
+    statement = replace(statement, inputs={**statement.inputs, **files})
     statement.save(out)
     partial.unlink(missing_ok=True)
+    if save_model is not None:
+        _dump(fitted, save_model)
     if as_json:
         print(out.read_text(encoding="utf-8"), end="")
         return
     print(statement.text())
-    print(f"Written to {out}")
+    print(f"It speaks of the model fitted again to {statement.m} of the rows. Written to {out}")
 
 
 def estimate(
@@ -186,6 +201,7 @@ def estimate(
     seed: int = 0,
     jobs: int | None = None,
     checkpoint: Path | None = None,
+    quiet: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """Measure how much a random swap of one training row changes a model's losses. An estimate, no guarantee.
@@ -218,6 +234,8 @@ def estimate(
         Fits at once where there is no shortcut.
     checkpoint
         A file for partial results, from which an interrupted measurement goes on.
+    quiet
+        Show no progress.
     as_json
         Print JSON.
     """
@@ -235,7 +253,9 @@ def estimate(
         checkpoint=checkpoint,
         n_jobs=jobs,
         random_state=seed,
-    ).fit(X, y)
+    )
+    with _progress(quiet) as progress:
+        measured.fit(X, y, progress=progress)
     if as_json:
         _print_json(
             {
@@ -266,6 +286,18 @@ def estimate(
     )
 
 
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar of the swaps, on stderr; it shows once the first ones are measured."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("swaps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task("swaps", total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
 def _inputs(model: Path, data: Path, target: str) -> tuple[Any, Any, Any]:
     from assay.methods.lp_stability.model_recipe import read_recipe
     from assay.methods.lp_stability.rows import check_finite
@@ -274,6 +306,21 @@ def _inputs(model: Path, data: Path, target: str) -> tuple[Any, Any, Any]:
     X, y, _ = read_table(data, target)
     check_finite(X, y)
     return read_recipe(model), X, y
+
+
+def _sha256(path: Path) -> str:
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _dump(model: Any, path: Path) -> None:
+    import joblib
+
+    from assay.files import replacing
+
+    with replacing(path) as temporary:
+        joblib.dump(model, temporary)
 
 
 def _moments(text: str, option: str) -> dict[float, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.errors import InputError
-from assay.methods.lp_stability import closed_forms, truncation
+from assay.methods.lp_stability import closed_forms, fuk_nagaev, truncation
 from assay.methods.lp_stability.envelopes import Envelope, Provenance, as_envelope
 from assay.methods.lp_stability.rules import CLASSICAL, OPTIMISED, Distance, Rule
 from assay.methods.lp_stability.units import Units
@@ -112,26 +112,17 @@ def radius(
     provenance = units.envelope.provenance
     if units.constant:
         return Radius(0.0, bound, sided=sided, provenance=provenance)
-    best, name, at = Distance(math.inf), bound, None
-    reasons = []
+    best, name, reasons = Distance(math.inf), bound, []
     for rule in _selected(bound, level):
-        refused = rule.refusal(units, order)
-        if refused:
-            reasons.append(f"{rule.title}: {refused}")
-            continue
-        obstacles = []
-        for candidate in rule.orders(units, order):
-            obstacle = rule.obstacle(units, candidate)
-            found = Distance(math.inf) if obstacle else rule.radius(units, delta, candidate, sided)
-            if found.value < best.value:
-                best, name, at = found, rule.name, candidate if rule.lowest is not None else None
-            elif found.value == math.inf:
-                obstacles.append(obstacle or "no truncation level leaves any of delta")
-        if obstacles:
-            reasons.append(f"{rule.title}: {obstacles[-1]}")
+        orders, why_not = rule.orders(units, order)
+        found = rule.radius(units, delta, orders, sided) if orders else Distance(math.inf)
+        if found.value < best.value:
+            best, name = found, rule.name
+        elif found.value == math.inf:
+            reasons.append(f"{rule.title}: {why_not or 'no truncation level leaves any of delta'}")
     if best.value == math.inf:
         return Radius(math.inf, bound, sided=sided, provenance=provenance, reason="; ".join(reasons))
-    return Radius(best.value, name, at, best.y_star, best.terms, sided, provenance)
+    return Radius(best.value, name, best.p, best.y_star, best.terms, sided, provenance)
 
 
 def tail(
@@ -163,11 +154,9 @@ def tail(
         return 0.0
     least = 0.0
     for rule in _selected(bound, level):
-        if rule.refusal(units, order):
-            continue
-        for candidate in rule.orders(units, order):
-            if not rule.obstacle(units, candidate):
-                least = min(least, rule.log_tail(units, float(z), candidate, sided))
+        orders, _ = rule.orders(units, order)
+        if orders:
+            least = min(least, rule.log_tail(units, float(z), orders, sided))
     return math.exp(least)
 
 
@@ -234,7 +223,7 @@ def radii(
     m2 = n * np.minimum(moment_2, implied)
     second_order = p >= 2
     functions = {
-        "optimised": lambda: truncation.moment_radius(
+        "optimised": lambda: fuk_nagaev.moment_radius(
             delta, truncation.TruncationSums(p, log_mp, log_mp, m2 / 2), sided
         )[0],
         "paper": lambda: np.where(

@@ -27,9 +27,9 @@ def coupled_sgd(
 ) -> dict[str, Float[Tensor, "K1 ..."]]:
     """Train K + 1 copies of a model that differ in one training row and in nothing else.
 
-    All copies start from the parameters of `model` and see the same batches in the same order, so that the distance
-    between copy 0 (the sample itself) and copy k is the effect of the swapped row alone. The copies are one batched
-    computation.
+    All copies start from the parameters of `model` and see the same batches in the same order, so that the
+    distance between copy 0 (the sample itself) and copy k is the effect of the swapped row alone. The copies
+    are one batched computation.
 
     Args:
         model: any module without random layers; it is not changed.

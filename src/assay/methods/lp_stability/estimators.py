@@ -1,14 +1,16 @@
-"""scikit-learn estimators: one that measures the stability of a learner, one that carries a statement of its risk."""
+"""scikit-learn estimators: one that measures the stability of a learner, one that carries a statement of its
+risk."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 from sklearn.linear_model import Ridge
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -19,30 +21,33 @@ from assay.methods.lp_stability.certificate import certify_with_model
 from assay.methods.lp_stability.fits import Shortcut, perturbable_fits
 from assay.methods.lp_stability.losses import Function, Loss, as_loss
 from assay.methods.lp_stability.moments import norm_interval
+from assay.methods.lp_stability.refit import fitted_clone
 from assay.methods.lp_stability.rows import check_finite, checked_rows, split_rows
-from assay.methods.lp_stability.statements import hash_rows
-from assay.methods.lp_stability.swap_effects import Scheme, fingerprint, measure_swaps
+from assay.methods.lp_stability.swap_effects import Scheme, describe, fingerprint, measure_swaps
 
 
 class StabilityEstimator(MetaEstimatorMixin, BaseEstimator):
-    """Measures the L_p stability of a regressor: how much a random swap of one training row changes its losses.
+    """Measures the L_p stability of a regressor: how much a random swap of one training row changes its
+    losses.
 
-    What it finds is an estimate, never a guarantee: the largest change over some evaluation rows is at most the
+    What it finds is an estimate, never a guarantee: the largest change over some evaluation rows is at most
+        the
     largest over all, and sample moments of heavy-tailed changes are mostly too small.
 
     Args:
         estimator: the regressor; clones of it are fitted.
         loss: a name (`losses.as_loss`) or an elementwise function of labels and predictions.
         n_pairs: swaps to measure; for `scheme="loo"` at most the number of rows.
-        scheme: `"replace"` swaps a row for a fresh one, as the theorems have it; `"loo"` leaves one out, which moves a
-            fit by as little as half of that.
+        scheme: `"replace"` swaps a row for a fresh one, as the theorems have it; `"loo"` leaves one out,
+            which moves a fit by as little as half of that.
         p: the orders of the norms.
-        shortcut: `"auto"` uses exact update formulas where they exist (`fits.perturbable_fits`); `"refit"` never.
+        shortcut: `"auto"` uses exact update formulas where they exist (`fits.perturbable_fits`); `"refit"`
+            never.
         reserve: share of the rows that `fit` holds out when it is given no reserve.
-        coupled: demand that fitting twice gives the same model, so that a change is the effect of the swap alone. A
-            random estimator needs a fixed `random_state` for that; False accepts its noise.
-        checkpoint: a file for partial results, saved every 20 pairs; an interrupted `fit` goes on from it. It needs an
-            integer `random_state`.
+        coupled: demand that fitting twice gives the same model, so that a change is the effect of the swap
+            alone. A random estimator needs a fixed `random_state` for that; False accepts its noise.
+        checkpoint: a file for partial results, saved every 20 pairs; an interrupted `fit` goes on from it. It
+            needs an integer `random_state`.
         n_jobs: processes that fit at once where there is no shortcut.
         random_state: of the split and of the swaps.
 
@@ -84,14 +89,24 @@ class StabilityEstimator(MetaEstimatorMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, X_reserve: Any = None, y_reserve: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        X_reserve: Any = None,
+        y_reserve: Any = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
         """Fit to `X` (n, d) and `y` (n,), then measure swaps for rows of the reserve.
 
         Args:
-            X_reserve, y_reserve: fresh rows from the same law. Without them a share of `X` and `y` is held out.
+            X_reserve, y_reserve: fresh rows from the same law. Without them a share of `X` and `y` is held
+                out.
 
         Raises:
-            InputError: a parameter or a row is invalid, more than 5 % of the fits failed, or fitting is random.
+            InputError: a parameter or a row is invalid, more than 5 % of the fits failed, or fitting is
+                random.
         """
         self._check_parameters()
         loss, estimator = as_loss(self.loss), Ridge() if self.estimator is None else self.estimator
@@ -106,29 +121,28 @@ class StabilityEstimator(MetaEstimatorMixin, BaseEstimator):
             X_reserve, y_reserve = checked_rows(X_reserve, y_reserve, least=1)
             if X_reserve.shape[1] != X.shape[1]:
                 raise InputError(f"X_reserve has {X_reserve.shape[1]} columns and X has {X.shape[1]}")
-        self.estimator_ = clone(estimator).fit(X, y)
-        points = np.vstack([X, X_reserve])
+        self.estimator_ = fitted_clone(estimator, X, y)
         fits = perturbable_fits(
-            estimator, X, y, points, shortcut=self.shortcut, coupled=self.coupled, n_jobs=self.n_jobs
+            estimator,
+            X,
+            y,
+            np.vstack([X, X_reserve]),
+            shortcut=cast("Shortcut", self.shortcut),
+            coupled=self.coupled,
+            n_jobs=self.n_jobs,
         )
-        mark = fingerprint(
-            *hash_rows(X, y).values(),
-            *hash_rows(X_reserve, y_reserve).values(),
-            repr(estimator),
-            loss.name,
-            self.scheme,
-            fits.name,
-            seed,
-        )
+        learner = describe(estimator, loss, y)
+        mark = fingerprint(X, y, X_reserve, y_reserve, *learner, self.scheme, fits.name, seed)
         effects = measure_swaps(
             fits,
             (X, y),
             (X_reserve, y_reserve),
             loss,
             n_pairs=self.n_pairs,
-            scheme=self.scheme,
+            scheme=cast("Scheme", self.scheme),
             seed=seed,
             checkpoint=None if self.checkpoint is None else (Path(self.checkpoint), mark),
+            progress=progress,
         )
         kept = effects.finished()
         self.n_failed_ = int(effects.failed.sum())
@@ -151,15 +165,15 @@ class StabilityEstimator(MetaEstimatorMixin, BaseEstimator):
             raise InputError(f"p is {self.p!r}: pass orders of at least 1")
         if self.checkpoint is not None and not isinstance(self.random_state, Integral):
             raise InputError(
-                f"random_state is {self.random_state!r}: a checkpoint is resumed by its seed, so pass an integer"
+                f"random_state is {self.random_state!r}: a checkpoint is resumed by its seed, pass an integer"
             )
 
 
 class CertifiedRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     """A regressor that comes with what can be said of its risk.
 
-    `fit` holds out some rows, fits the regressor to the others and keeps the result of `certify`. Only a `Certificate`
-    guarantees anything; for most regressors the result is an `Estimate`.
+    `fit` holds out some rows, fits the regressor to the others and keeps the result of `certify`. Only a
+    `Certificate` guarantees anything; for most regressors the result is an `Estimate`.
 
     Args:
         estimator: the regressor; a clone is fitted. None is `sklearn.linear_model.Ridge()`.

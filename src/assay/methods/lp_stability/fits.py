@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from assay.errors import InputError
+from assay.methods.lp_stability.refit import RefittedFits
 from assay.methods.lp_stability.replace_one import (
     KernelRidgeFits,
     NeighbourFits,
     Perturbable,
-    RefittedFits,
     RidgeFits,
 )
 
@@ -34,8 +35,8 @@ def perturbable_fits(
 ) -> Perturbable:
     """Fit an estimator so that replacing or leaving out a row is cheap where an exact shortcut exists.
 
-    Shortcuts exist for `Ridge`, `KernelRidge`, `KNeighborsRegressor` and `BallRidge` with settings under which they
-    have the closed form; everything else is fitted again.
+    Shortcuts exist for `Ridge`, `KernelRidge`, `KNeighborsRegressor` and `BallRidge` with settings under
+    which they have the closed form; everything else is fitted again.
 
     Args:
         points: where predictions are wanted.
@@ -59,8 +60,9 @@ def perturbable_fits(
     fits = RefittedFits(estimator, X, y, points, n_jobs=n_jobs)
     if coupled and not np.array_equal(fits.predictions, fits.predictions_again()):
         raise InputError(
-            f"{type(estimator).__name__} gives another model when it is fitted again, so that a change is not the effect "
-            "of a swap alone: set its random_state to an integer, or pass coupled=False to accept the noise"
+            f"{type(estimator).__name__} gives another model when it is fitted again: a change would not be "
+            "the effect of a swap alone: set its random_state to an integer, or accept the noise "
+            "(coupled=False)"
         )
     return fits
 
@@ -93,10 +95,9 @@ def _shortcut(
 
 
 def _plain_ridge(estimator: Any) -> bool:
-    iterative = estimator.solver in ("sag", "saga", "lsqr", "sparse_cg", "lbfgs")
-    return bool(
-        np.isscalar(estimator.alpha) and estimator.alpha > 0 and not estimator.positive and not iterative
-    )
+    if estimator.positive or estimator.solver in ("sag", "saga", "lsqr", "sparse_cg", "lbfgs"):
+        return False
+    return isinstance(estimator.alpha, Real) and float(estimator.alpha) > 0
 
 
 def _kernel(estimator: Any):
@@ -107,7 +108,8 @@ def _kernel(estimator: Any):
 
 
 def _power(estimator: Any) -> float | None:
-    """The power of the estimator's Minkowski distance; None where it has another distance or other weights."""
+    """The power of the estimator's Minkowski distance; None where it has another distance or other
+    weights."""
     if estimator.metric_params or estimator.weights not in ("uniform", "distance"):
         return None
     if estimator.metric == "minkowski":

@@ -1,7 +1,7 @@
 """Envelopes whose only random part is the size of a label: offset + slope (|y| + |y'|).
 
-With bounded predictors the analytic envelopes of a linear learner are at most of this form, so that a declared law, or
-declared moments, of the label alone settle them, without simulation.
+With bounded predictors the analytic envelopes of a linear learner are at most of this form, so that a
+declared law, or declared moments, of the label alone settle them, without simulation.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from assay.methods.lp_stability.envelopes import Provenance
 
 HIGHEST_ORDER = 12
 GRID_POINTS = 2**14
-# The grid of an unbounded law ends where this much of it is left: heavy tails need a far end for their moments.
+# The grid of an unbounded law ends where this much of it is left: heavy tails need a far end for their
+# moments.
 REMAINDER = 1e-250
 # Relative margin of every integral; the trapezoidal rule on this grid is more accurate.
 QUADRATURE_ERROR = 1e-4
 
 
 class LabelSize(Protocol):
-    """What is known of |y|: moments, an almost sure bound, and perhaps the tail; a `DeclaredEnvelope` for example."""
+    """What is known of |y|: moments, an almost sure bound, and perhaps the tail; a `DeclaredEnvelope` for
+    example."""
 
     @property
     def provenance(self) -> Provenance: ...
@@ -37,14 +39,15 @@ class LabelSize(Protocol):
         ...
 
     def tail(
-        self, t: Float[np.ndarray, " k"]
+        self, y: Float[np.ndarray, " k"]
     ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]] | None:
-        """P(|y| > t) and E[|y|; |y| > t], or upper bounds of both; None where nothing is known."""
+        """P(|Y| > y) and E[|Y|; |Y| > y] of the label Y, or upper bounds; None where nothing is known."""
         ...
 
 
 class DeclaredLaw:
-    """|y| for a label with a declared continuous law: moments and tail by quadrature of the survival function.
+    """|y| for a label with a declared continuous law: moments and tail by quadrature of the survival
+    function.
 
     Args:
         law: a frozen continuous distribution of `scipy.stats`.
@@ -83,10 +86,10 @@ class DeclaredLaw:
         integral = np.trapezoid(np.exp(logs - largest), np.log(self._grid))
         return float(np.log(p * integral) + largest) + QUADRATURE_ERROR
 
-    def tail(self, t: Float[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-        # Both fall in t, so that the value at the grid point below is an upper bound.
-        below = np.searchsorted(self._grid, t, side="right") - 1
-        return self._above(np.maximum(t, 0.0)), self._partial_mean[np.maximum(below, 0)]
+    def tail(self, y: Float[np.ndarray, " k"]) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+        # Both fall in y, so that the value at the grid point below is an upper bound.
+        below = np.searchsorted(self._grid, y, side="right") - 1
+        return self._above(np.maximum(y, 0.0)), self._partial_mean[np.maximum(below, 0)]
 
     def _above(self, t: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
         return self._law.sf(t) + self._law.cdf(-t)
@@ -106,8 +109,8 @@ class LabelEnvelope:
         offset: its constant part.
         slope: per unit of |y| + |y'|; at least zero.
         label: what is known of |y|.
-        difference: the envelope is that of a difference, offset + slope |y - y'| <= offset + slope (|y| + |y'|), whose
-            second moment is smaller; only used when the offset is zero.
+        difference: the envelope is that of a difference, offset + slope |y - y'| <= offset + slope (|y| +
+            |y'|), whose second moment is smaller; only used when the offset is zero.
     """
 
     pointwise = True
@@ -117,7 +120,8 @@ class LabelEnvelope:
         self._difference = difference and offset == 0
         self.provenance: Provenance = label.provenance
         self.bound = self._offset + (2 * self._slope * label.bound if slope else 0.0)
-        # A variable with |e H| <= c is sub-Gaussian with the constant c, and E exp(H / s) <= 2 for s = c / log 2.
+        # A variable with |e H| <= c is sub-Gaussian with the constant c, and E exp(H / s) <= 2 for s = c /
+        # log 2.
         self.subgaussian = self.bound
         self.subexponential = self.bound / math.log(2)
         self.orders = tuple(

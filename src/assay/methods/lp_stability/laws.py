@@ -63,8 +63,8 @@ class _ContinuousLaw:
     def __init__(self, distribution: Any, field: str) -> None:
         if not isinstance(getattr(distribution, "dist", None), stats.rv_continuous):
             raise InputError(
-                f"{field} is a {type(distribution).__name__}; pass a frozen continuous scipy distribution, such "
-                "as scipy.stats.halfnorm(scale=0.01)"
+                f"{field} is a {type(distribution).__name__}; pass a frozen continuous scipy distribution, "
+                "such as scipy.stats.halfnorm(scale=0.01)"
             )
         lower, upper = map(float, distribution.support())
         if not lower >= 0:

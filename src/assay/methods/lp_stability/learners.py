@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from assay.methods.lp_stability.assumptions import Assumptions
 from assay.methods.lp_stability.ball_ridge import BallRidge
 from assay.methods.lp_stability.envelopes import AssumptionViolated
 from assay.methods.lp_stability.losses import Loss
+from assay.methods.lp_stability.refit import fitted_clone
 
 # Residuals at which a declared Lipschitz constant is tried.
 LIPSCHITZ_TRIALS = 2000
@@ -30,7 +32,8 @@ class RandomDesign:
     """A linear learner whose swap effect is bounded by the two rows that are swapped.
 
     Attributes:
-        conditional: why this is conditional on more than declared constants of the data; empty where it isn't.
+        conditional: why this is conditional on more than declared constants of the data; empty where it
+            isn't.
         stability: beta H of a pair of rows: how far the loss at any point moves.
         sampling: beta' G / m: how far the average of the losses moves because one of its rows moved.
     """
@@ -83,12 +86,13 @@ def match_learner(
     lipschitz = loss.lipschitz if assumptions.lipschitz is None else assumptions.lipschitz
     if loss.lipschitz is not None and lipschitz is not None and lipschitz < loss.lipschitz:
         raise AssumptionViolated(
-            f"assumption lipschitz={lipschitz:g} is below the constant {loss.lipschitz:g} of the loss {loss.name!r}"
+            f"assumption lipschitz={lipschitz:g} is below the constant {loss.lipschitz:g} of the loss "
+            f"{loss.name!r}"
         )
     if lipschitz is None:
         return (
-            f"the loss {loss.name!r} has no known Lipschitz constant in the residual: choose absolute, huber or "
-            "pinball, or declare lipschitz"
+            f"the loss {loss.name!r} has no known Lipschitz constant in the residual: choose absolute, huber "
+            "or pinball, or declare lipschitz"
         )
     if loss.lipschitz is None:
         _check_lipschitz(loss, lipschitz, fitted.predict(X), y)
@@ -111,7 +115,8 @@ def _random_design(
         radius = float(estimator.radius)
         if assumptions.weight_bound is not None and assumptions.weight_bound < radius:
             raise AssumptionViolated(
-                f"assumption weight_bound={assumptions.weight_bound:g} is below the radius {radius:g} of the ball"
+                f"assumption weight_bound={assumptions.weight_bound:g} is below the radius {radius:g} of the "
+                "ball"
             )
         return _ridge(estimator.alpha / m, radius, m, lipschitz, assumptions, conditional="")
     if type(estimator) is Ridge:
@@ -119,13 +124,12 @@ def _random_design(
             return WITHOUT_ENVELOPE["ridge"]
         if estimator.fit_intercept:
             return "its intercept is not penalised: use fit_intercept=False and a constant column"
-        if not (np.isscalar(estimator.alpha) and estimator.alpha > 0):
+        if not (isinstance(estimator.alpha, Real) and estimator.alpha > 0):
             return f"alpha={estimator.alpha!r} does not make the objective strongly convex"
         _check_weights(fitted, assumptions.weight_bound)
-        why = f"plain ridge keeps ||w|| <= {assumptions.weight_bound:g} on every sample, which only BallRidge ensures"
-        return _ridge(
-            estimator.alpha / m, assumptions.weight_bound, m, lipschitz, assumptions, conditional=why
-        )
+        bound = assumptions.weight_bound
+        why = f"plain ridge keeps ||w|| <= {bound:g} on every sample, which only BallRidge ensures"
+        return _ridge(float(estimator.alpha) / m, bound, m, lipschitz, assumptions, conditional=why)
     if (
         type(estimator) is LinearSVR
         and estimator.loss == "epsilon_insensitive"
@@ -144,8 +148,8 @@ def _random_design(
             name,
         )
     return (
-        f"no envelope is known for {type(estimator).__name__}: use BallRidge, or declare strong_convexity and "
-        "training_lipschitz of a linear learner"
+        f"no envelope is known for {type(estimator).__name__}: use BallRidge, or declare strong_convexity "
+        "and training_lipschitz of a linear learner"
     )
 
 
@@ -208,7 +212,6 @@ def _erm(
 def _fixed_design(
     estimator: Any, fitted: Any, X: Float[np.ndarray, "m d"], y: Float[np.ndarray, " m"], lipschitz: float
 ) -> FixedDesign | str:
-    from sklearn.base import clone
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.linear_model import LinearRegression, Ridge
     from sklearn.neighbors import KNeighborsRegressor
@@ -216,7 +219,7 @@ def _fixed_design(
     if type(estimator) not in (Ridge, LinearRegression, KernelRidge, KNeighborsRegressor):
         return f"{type(estimator).__name__} is not known to be linear in the labels"
     # Fitting to the unit vectors gives the columns of the smoother.
-    smoother = np.asarray(clone(estimator).fit(X, np.eye(len(X))).predict(X))
+    smoother = np.asarray(fitted_clone(estimator, X, np.eye(len(X))).predict(X))
     fitted_values = fitted.predict(X)
     if np.abs(smoother @ y - fitted_values).max() > 1e-6 * max(1.0, np.abs(y).max()):
         return f"{type(estimator).__name__} with these settings is not linear in the labels"
@@ -233,8 +236,8 @@ def _check_weights(fitted: Any, weight_bound: float) -> None:
     norm = float(np.linalg.norm(fitted.coef_))
     if norm > weight_bound * (1 + 1e-9):
         raise AssumptionViolated(
-            f"the fitted coefficients have the norm {norm:.6g}, beyond the bound {weight_bound:g} that holds for every "
-            "sample if the assumptions do"
+            f"the fitted coefficients have the norm {norm:.6g}, beyond the bound {weight_bound:g} that holds "
+            "for every sample if the assumptions do"
         )
 
 
@@ -250,6 +253,6 @@ def _check_lipschitz(
     worst = int((moved - lipschitz * residual).argmax())
     if moved[worst] > lipschitz * residual[worst] * (1 + 1e-9) + 1e-12:
         raise AssumptionViolated(
-            f"assumption lipschitz={lipschitz:g} is violated: the loss {loss.name!r} moves by {moved[worst]:.6g} between "
-            f"residuals that are {residual[worst]:.6g} apart"
+            f"assumption lipschitz={lipschitz:g} is violated: the loss {loss.name!r} moves by "
+            f"{moved[worst]:.6g} between residuals that are {residual[worst]:.6g} apart"
         )

@@ -21,8 +21,8 @@ class Loss:
     Args:
         name: how results call it.
         function: `(labels, predictions) -> losses`, elementwise on arrays of equal shape.
-        lipschitz: the loss of two residuals differs by at most this times their distance; None when it is not known
-            or, as for the squared loss, does not exist.
+        lipschitz: the loss of two residuals differs by at most this times their distance; None when it is not
+            known or, as for the squared loss, does not exist.
         convex: whether it is convex in the prediction.
     """
 
@@ -53,7 +53,8 @@ class Loss:
 def as_loss(loss: str | Loss | Function) -> Loss:
     """A loss from its name or from an elementwise function of labels and predictions.
 
-    Names: `"absolute"`, `"squared"`, `"huber"` and `"pinball"`; `"huber:1.35"` sets the threshold (default 1) and
+    Names: `"absolute"`, `"squared"`, `"huber"` and `"pinball"`; `"huber:1.35"` sets the threshold (default 1)
+        and
     `"pinball:0.9"` the quantile (default 0.5).
 
     Raises:

@@ -76,9 +76,9 @@ def transfer_gap(
     """
     if task_gap is None:
         raise AssumptionViolated(
-            "task_gap is None: only stability within tasks is given, which does not bound the transfer risk (two "
-            "tasks with one possible observation each are perfectly stable within); give an envelope for the "
-            "replacement of a whole task"
+            "task_gap is None: only stability within tasks is given, which does not bound the risk "
+            "on a fresh task (two tasks with one possible observation each are perfectly stable within); "
+            "give an envelope for the replacement of a whole task"
         )
     if not within_bias >= 0:
         raise InputError(f"within_bias is {within_bias!r}; the bound of a mean gap is a number >= 0")

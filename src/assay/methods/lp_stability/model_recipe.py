@@ -1,9 +1,9 @@
 """Reading from a model file which estimator it holds, without running anything that the file says.
 
-A pickle is a program. This reader interprets it with inert stand-ins: no global that the file names is imported or
-called, so the file can build nothing but descriptions of objects. Of these only the constructor parameters of
-scikit-learn estimators are used, to make new, unfitted ones. The fitted state is ignored; a certificate fits again
-anyway.
+A pickle is a program. This reader interprets it with inert stand-ins: no global that the file names is
+imported or called, so the file can build nothing but descriptions of objects. Of these only the constructor
+parameters of scikit-learn estimators are used, to make new, unfitted ones. The fitted state is ignored; a
+certificate fits again anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pickle
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,7 +39,8 @@ DECOMPRESSORS = (
 
 
 class Inert:
-    """What stands for an object of a file: the name of its class, and what the file would have built it with."""
+    """What stands for an object of a file: the name of its class, and what the file would have built it
+    with."""
 
     def __init__(self, module: str, name: str, arguments: tuple = ()) -> None:
         self.module, self.name, self.arguments, self.state = module, name, arguments, None
@@ -65,10 +66,14 @@ class InertClass:
         self.module, self.name = module, name
 
 
-class InertUnpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAccessIssue]
+# The interpreter that is written in Python: only there can what an instruction does be replaced.
+PythonUnpickler: Any = pickle._Unpickler  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class InertUnpickler(PythonUnpickler):
     """An interpreter of pickles in which every global is an `InertClass`."""
 
-    dispatch = dict(pickle._Unpickler.dispatch)  # pyright: ignore[reportAttributeAccessIssue]
+    dispatch: ClassVar[dict[int, Any]] = dict(PythonUnpickler.dispatch)
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -126,7 +131,8 @@ class InertUnpickler(pickle._Unpickler):  # pyright: ignore[reportAttributeAcces
 def read_recipe(path: Path | str) -> Any:
     """A new, unfitted estimator with the constructor parameters of the one in a model file.
 
-    Nothing in the file can run code: it is read as data, and only scikit-learn estimators (and `BallRidge`) with
+    Nothing in the file can run code: it is read as data, and only scikit-learn estimators (and `BallRidge`)
+        with
     parameters that are numbers, texts, collections of these, or such estimators are made from it. It
     reads what `joblib.dump`, `pickle.dump` (protocols 2 to 5) and `skops.io.dump` write.
 
@@ -148,7 +154,8 @@ def read_recipe(path: Path | str) -> Any:
     except InputError:
         raise
     except Exception as error:
-        # A damaged or hostile file can fail anywhere in the interpreter; each failure means that it is no model.
+        # A damaged or hostile file can fail anywhere in the interpreter; each failure means that it is no
+        # model.
         raise InputError(
             f"{path} is no model file of joblib, pickle or skops ({type(error).__name__}: {error})"
         ) from None
@@ -170,8 +177,8 @@ def _estimator(described: Inert, where: str) -> Any:
     trusted = described.module.partition(".")[0] == "sklearn" or (described.module, described.name) in OWN
     if not trusted:
         raise InputError(
-            f"{where} holds a {name}: only scikit-learn estimators are rebuilt from a file, because anything else "
-            "could run code; use assay.methods.lp_stability.certify in Python"
+            f"{where} holds a {name}: only scikit-learn estimators are rebuilt from a file, because anything "
+            "else could run code; use assay.methods.lp_stability.certify in Python"
         )
     try:
         kind = getattr(importlib.import_module(described.module), described.name)

@@ -62,8 +62,8 @@ class DrawnEnvelope:
             values = np.sort(np.asarray(values, dtype=float))
             if values.ndim != 1 or values.size < 2 or not (np.isfinite(values).all() and values[0] >= 0):
                 raise InputError(
-                    f"{field} has shape {values.shape} and least value {values.min(initial=math.inf)}; at least "
-                    "two finite draws >= 0 are needed"
+                    f"{field} has shape {values.shape} and least value {values.min(initial=math.inf)}; at "
+                    "least two finite draws >= 0 are needed"
                 )
             object.__setattr__(self, field, values)
 

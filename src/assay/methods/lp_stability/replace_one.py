@@ -1,7 +1,7 @@
 """What a fit predicts after one training row was replaced or left out, without fitting again.
 
-Each class holds one fit and answers for a batch of perturbations at once; they share the interface `Perturbable`.
-`RefittedFits` fits again and is the reference that the shortcuts are tested against.
+Each class holds one fit and answers for a batch of perturbations at once; they share the interface
+`Perturbable`. `refit.RefittedFits` fits again and is the reference that the shortcuts are tested against.
 
 Notation: m training rows, N points at which predictions are wanted, K perturbations.
 """
@@ -62,12 +62,13 @@ class Perturbable(Protocol):
 
 
 class RidgeFits:
-    """Ridge regression, min ||y - Xw - b||^2 + alpha ||w||^2, under rank-two updates (Sherman-Morrison-Woodbury).
+    """Ridge regression, min ||y - Xw - b||^2 + alpha ||w||^2, under rank-two updates
+    (Sherman-Morrison-Woodbury).
 
-    With A = X'X + alpha I, replacing row i changes the coefficients by A'^-1 [x' r' - x_i r_i], where r' and r_i are the
-    residuals of the old fit at the new and the old row and A' = A + x'x'^T - x_i x_i^T. After one Cholesky
-    factorisation a replacement costs O(d^2). The coefficients of an unpenalised intercept are those of a column of
-    ones with the penalty zero.
+    With A = X'X + alpha I, replacing row i changes the coefficients by A'^-1 [x' r' - x_i r_i], where r' and
+    r_i are the residuals of the old fit at the new and the old row and A' = A + x'x'^T - x_i x_i^T. After one
+    Cholesky factorisation a replacement costs O(d^2). The coefficients of an unpenalised intercept are those
+    of a column of ones with the penalty zero.
     """
 
     name = "ridge (Woodbury)"
@@ -98,7 +99,8 @@ class RidgeFits:
     def replaced_coefficients(
         self, rows: Int[np.ndarray, " K"], X_new: Float[np.ndarray, "K d"], y_new: Float[np.ndarray, " K"]
     ) -> Float[np.ndarray, "K c"]:
-        """Coefficients after every replacement, for columns shifted by the training mean, the intercept last."""
+        """Coefficients after every replacement, for columns shifted by the training mean, the intercept
+        last."""
         new, old = self._design(X_new), self._rows[rows]
         residuals = np.stack([y_new - new @ self.coefficients, -self.residuals[rows]], axis=1)
         directions = np.stack([new, old], axis=2)
@@ -140,8 +142,8 @@ class RidgeFits:
 class KernelRidgeFits:
     """Kernel ridge regression, (K + alpha I) c = y, under symmetric rank-two updates.
 
-    Replacing row i changes row and column i of the Gram matrix G = K + alpha I to e_i u^T + u e_i^T more, so that
-    after one factorisation a replacement costs O(m^2).
+    Replacing row i changes row and column i of the Gram matrix G = K + alpha I to e_i u^T + u e_i^T more, so
+    that after one factorisation a replacement costs O(m^2).
 
     Args:
         kernel: `(A, B) -> Gram matrix` between the rows of A and of B.
@@ -235,8 +237,8 @@ class KernelRidgeFits:
 class NeighbourFits:
     """k-nearest-neighbour regression: the k + 1 nearest rows of every point are found once.
 
-    When the replaced row is among them the next one moves up; the new row enters when it is nearer than the last.
-    Points whose k-th and (k+1)-th neighbours are equally far are as ambiguous as in scikit-learn.
+    When the replaced row is among them the next one moves up; the new row enters when it is nearer than the
+    last. Points whose k-th and (k+1)-th neighbours are equally far are as ambiguous as in scikit-learn.
 
     Args:
         power: of the Minkowski distance.
@@ -259,7 +261,8 @@ class NeighbourFits:
 
         self._X, self._y, self._points = X, y, points
         self._k, self._power, self._weights = n_neighbors, power, weights
-        self._index = NearestNeighbors(n_neighbors=min(n_neighbors + 1, len(X)), p=power).fit(X)
+        options: dict[str, Any] = {"n_neighbors": min(n_neighbors + 1, len(X)), "p": power}
+        self._index = NearestNeighbors(**options).fit(X)
         self._distances, self._nearest = self._neighbours(points)
         nobody = np.full(len(points), -1)
         self.predictions = self._predicted(
@@ -299,7 +302,8 @@ class NeighbourFits:
     def _check_enough(self) -> None:
         if len(self._X) <= self._k:
             raise InputError(
-                f"{len(self._X)} rows leave fewer than n_neighbors={self._k} when one is left out: use fewer neighbours"
+                f"{len(self._X)} rows leave fewer than n_neighbors={self._k} when one is left out: "
+                "use fewer neighbours"
             )
 
     def _neighbours(
@@ -336,80 +340,3 @@ class NeighbourFits:
         exact = np.isinf(weight)
         weight = np.where(exact.any(1, keepdims=True), exact, weight)
         return (weight * label).sum(1) / weight.sum(1)
-
-
-class RefittedFits:
-    """Any scikit-learn estimator, fitted again for every perturbation.
-
-    A random estimator is coupled through its `random_state`: every clone starts with the same one.
-
-    Args:
-        n_jobs: processes that fit at once, as in scikit-learn.
-    """
-
-    name = "refit"
-
-    def __init__(
-        self,
-        estimator: Any,
-        X: Float[np.ndarray, "m d"],
-        y: Float[np.ndarray, " m"],
-        points: Float[np.ndarray, "N d"],
-        *,
-        n_jobs: int | None = None,
-    ) -> None:
-        self._estimator, self._X, self._y, self._points, self._n_jobs = estimator, X, y, points, n_jobs
-        self.predictions = self.predictions_again()
-
-    def predictions_again(self) -> Float[np.ndarray, " N"]:
-        """Predictions of another fit to the same rows: equal to `predictions` unless fitting is random."""
-        from sklearn.base import clone
-
-        fitted = clone(self._estimator).fit(self._X, self._y)
-        return np.asarray(fitted.predict(self._points), dtype=float)
-
-    def replace(
-        self, rows: Int[np.ndarray, " K"], X_new: Float[np.ndarray, "K d"], y_new: Float[np.ndarray, " K"]
-    ) -> Perturbed:
-        return self._all([(int(i), X_new[k], float(y_new[k])) for k, i in enumerate(rows)])
-
-    def leave_out(self, rows: Int[np.ndarray, " K"]) -> Perturbed:
-        return self._all([(int(i), None, 0.0) for i in rows])
-
-    def leave_one_out(self) -> None:
-        return None
-
-    def _all(self, changes: list[tuple[int, np.ndarray | None, float]]) -> Perturbed:
-        from joblib import Parallel, delayed
-
-        results = Parallel(n_jobs=self._n_jobs)(
-            delayed(_refitted)(self._estimator, self._X, self._y, self._points, *change) for change in changes
-        )
-        at_points, at_new, failed = zip(*results, strict=True)
-        return Perturbed(np.array(at_points), np.array(at_new), np.array(failed))
-
-
-def _refitted(
-    estimator: Any,
-    X: Float[np.ndarray, "m d"],
-    y: Float[np.ndarray, " m"],
-    points: Float[np.ndarray, "N d"],
-    row: int,
-    x_new: np.ndarray | None,
-    y_new: float,
-) -> tuple[Float[np.ndarray, " N"], float, bool]:
-    from sklearn.base import clone
-
-    if x_new is None:
-        X, y = np.delete(X, row, axis=0), np.delete(y, row)
-    else:
-        X, y = X.copy(), y.copy()
-        X[row], y[row] = x_new, y_new
-    try:
-        fitted = clone(estimator).fit(X, y)
-        at_points = np.asarray(fitted.predict(points), dtype=float)
-        at_new = np.nan if x_new is None else float(fitted.predict(x_new[None])[0])
-    except Exception:
-        # Whatever a third party's fit raises on an unlucky sample: the caller counts it and stops when it is common.
-        return np.full(len(points), np.nan), np.nan, True
-    return at_points, at_new, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,10 @@ def split_rows(
     The reserve has the share `reserve` of the rows, at least `least`, at most half of all.
 
     Raises:
-        InputError: `reserve` is no share.
+        InputError: `reserve` is no share, or the seed is not a whole number of at least 0.
     """
+    if not (isinstance(seed, Integral) and seed >= 0):
+        raise InputError(f"the seed is {seed!r}: pass a whole number of at least 0")
     if not (isinstance(reserve, (int, float)) and 0 < reserve < 1):
         raise InputError(f"reserve is {reserve!r}: pass a share of the rows between 0 and 1")
     size = max(1, min(max(math.ceil(reserve * n), least), n // 2))

@@ -1,4 +1,5 @@
-"""What `certify` returns: a `Certificate` or an `Estimate`, two types that share no guarantee and no name for one."""
+"""What `certify` returns: a `Certificate` or an `Estimate`, two types that share no guarantee and no name for
+one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
@@ -26,7 +27,8 @@ class BoundRow:
     Attributes:
         bound: its name.
         target: what it is added to, or that it comes from the hold-out rows.
-        radius: how far the risk may lie above its reference, without the bias; infinite where the bound does not apply.
+        radius: how far the risk may lie above its reference, without the bias; infinite where the bound does
+            not apply.
         upper: the bound of the risk.
         p: the moment order that it used.
         reason: why it is infinite.
@@ -59,6 +61,7 @@ class Findings:
         assumed: the assumptions in words.
         declared: the constants that were declared.
         over: the randomness over which the probability is meant.
+        subject: what the risk is the mean loss of.
         warnings: what a reader should know.
         inputs: SHA-256 of the rows and of what else determines the result.
         seed: of the split and of all draws.
@@ -79,6 +82,7 @@ class Findings:
     assumed: tuple[str, ...]
     declared: Mapping[str, Any]
     over: str
+    subject: str
     warnings: tuple[str, ...]
     inputs: Mapping[str, str]
     seed: int
@@ -110,13 +114,6 @@ class Findings:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"{path}: the content is not valid: {error}") from None
         return statement
-
-    def with_inputs(self, **files: Path | str) -> Self:
-        """The same statement with the SHA-256 of the files that it was made from among its inputs."""
-        hashes = {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in files.items()}
-        return replace(
-            self, inputs={**self.inputs, **{f"{name} file": value for name, value in hashes.items()}}
-        )
 
     def verify(self, X: Any, y: Any) -> None:
         """Check that the statement was made from these rows.
@@ -159,15 +156,16 @@ class Findings:
 
 @dataclass(frozen=True)
 class Certificate(Findings):
-    """A guarantee: with probability at least 1 - delta over `over`, if the assumptions hold, the risk is <= `upper`.
+    """A guarantee: with probability at least 1 - delta over `over`, if the assumptions hold, the risk is <=
+    `upper`.
 
     Attributes:
         kind: `"certificate"` when every assumption is a declared constant or a property of the algorithm;
             `"conditional"` when one is a property of an unknown law or solver that nothing here proves.
         upper: bound of the risk; infinite, with `reason`, where no valid bound is finite.
         gap: `upper - risk_emp`.
-        upper_loo: the bound that starts from the leave-one-out risk; holds at the same confidence by itself, not
-            together with `upper`.
+        upper_loo: the bound that starts from the leave-one-out risk; holds at the same confidence by itself,
+            not together with `upper`.
         delta_moments: the part of delta that the estimated moments cost.
         vacuous: the bound is more than twice the risk of the best constant predictor.
     """
@@ -186,7 +184,7 @@ class Certificate(Findings):
         name = "With" if self.kind == "certificate" else "On the condition of all that is assumed, with"
         return (
             f"{name} probability at least {1 - self.delta:g} over the {self.over}, assuming "
-            f"{'; '.join(self.assumed)}, E loss <= {self.upper:.6g}."
+            f"{'; '.join(self.assumed)}, E loss <= {self.upper:.6g} {self.subject}."
         )
 
     def text(self) -> str:
@@ -195,7 +193,8 @@ class Certificate(Findings):
         if self.vacuous:
             lines.insert(
                 0,
-                "This certificate is vacuous: its bound is more than twice the risk of the best constant predictor.",
+                "This certificate is vacuous: its bound is more than twice the risk of the best constant "
+                "predictor.",
             )
         return "\n".join(lines)
 
@@ -212,14 +211,15 @@ class Certificate(Findings):
 
 @dataclass(frozen=True)
 class Estimate(Findings):
-    """Measured stability and what the bounds would say if the measured moments were the true ones. No guarantee.
+    """Measured stability and what the bounds would say if the measured moments were the true ones. No
+    guarantee.
 
     It has no `upper`: reading it raises an error, so that no code takes an estimate for a certificate.
 
     Attributes:
         kind: `"estimate"`.
-        plug_in: training risk plus the least plug-in radius plus the estimated bias; infinite, with `reason`, where the
-            sample is too small to say.
+        plug_in: training risk plus the least plug-in radius plus the estimated bias; infinite, with `reason`,
+            where the sample is too small to say.
         coefficients: p -> L_p norm of the largest change of a loss.
         intervals: p -> 95 % bootstrap interval of that norm.
         n_pairs: swaps measured.
@@ -249,15 +249,18 @@ class Estimate(Findings):
         if not math.isfinite(self.plug_in):
             return f"{start}, and even the estimate is missing: {self.reason}."
         return (
-            f"{start}: if the moments measured on {self.n_pairs} swaps were the true ones, E loss would be at most "
-            f"{self.plug_in:.6g} with probability {1 - self.delta:g} over the {self.over}."
+            f"{start}: if the moments measured on {self.n_pairs} swaps were the true ones, E loss would be "
+            f"at most {self.plug_in:.6g} {self.subject} with probability {1 - self.delta:g} over the "
+            f"{self.over}."
         )
 
     def text(self) -> str:
         """The finding for people: the sentence, why it is no certificate, the table of plug-in values."""
         norms = [
-            f"  p = {p:g}: {value:.6g} (95% interval {self.intervals[p][0]:.4g} to {self.intervals[p][1]:.4g})"
-            for p, value in self.coefficients.items()
+            f"  p = {p:g}: {value:.6g} (95% interval {low:.4g} to {high:.4g})"
+            for (p, value), (low, high) in zip(
+                self.coefficients.items(), self.intervals.values(), strict=True
+            )
         ]
         return "\n".join(
             [

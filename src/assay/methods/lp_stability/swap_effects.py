@@ -33,8 +33,8 @@ class SwapEffects:
         largest: max over the evaluation rows of |change of the loss|.
         risk: change of the mean loss on the evaluation rows.
         gap: change of that mean minus the mean loss on the training rows.
-        own: loss of the changed fit at the row that left, minus that of the original fit there: its mean over swaps is
-            E[risk - training risk].
+        own: loss of the changed fit at the row that left, minus that of the original fit there: its mean over
+            swaps is E[risk - training risk].
     """
 
     largest: Float[np.ndarray, " K"]
@@ -65,24 +65,27 @@ def measure_swaps(
     checkpoint: tuple[Path, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SwapEffects:
-    """Swap `n_pairs` random training rows for rows of the reserve (or leave them out) and record what changes.
+    """Swap `n_pairs` random training rows for rows of the reserve (or leave them out) and record what
+    changes.
 
-    Pair k depends on `(seed, k)` alone, so that an interrupted measurement goes on where it stopped and a longer one
-    begins with a shorter one.
+    Pair k depends on `(seed, k)` alone, so that an interrupted measurement goes on where it stopped and a
+    longer one begins with a shorter one.
 
     Args:
         fits: a fit to the training rows whose points are the training rows and then the reserve.
-        reserve: rows from the same law that no fit saw; the new rows and the evaluation rows come from it. A new row is
-            left out of the means over evaluation rows for its own swap.
+        reserve: rows from the same law that no fit saw; the new rows and the evaluation rows come from it. A
+            new row is left out of the means over evaluation rows for its own swap.
         scheme: `"replace"`, or `"loo"` for leaving out; the two differ by a factor of up to two.
-        checkpoint: a file for partial results, written every 20 pairs, and a fingerprint of everything that determines
-            them.
+        checkpoint: a file for partial results, written every 20 pairs, and a fingerprint of everything that
+            determines them.
         progress: called with the pairs done and the pairs wanted.
 
     Raises:
         InputError: more than 5 % of the fits failed, or the checkpoint belongs to another measurement.
     """
     if scheme == "loo":
+        if len(train[1]) < 2:
+            raise InputError(f"leaving one out needs at least 2 training rows, there are {len(train[1])}")
         n_pairs = min(n_pairs, len(train[1]))
     done = np.empty((0, 4))
     if checkpoint is not None:
@@ -99,8 +102,8 @@ def measure_swaps(
     effects = SwapEffects(*np.ascontiguousarray(done.T))
     if effects.failed.sum() > MOST_FAILURES * n_pairs:
         raise InputError(
-            f"{effects.failed.sum()} of {n_pairs} fits to a changed sample failed (at most {MOST_FAILURES:.0%} may): "
-            "the estimator must fit every sample of this size"
+            f"{effects.failed.sum()} of {n_pairs} fits to a changed sample failed (at most "
+            f"{MOST_FAILURES:.0%} may): the estimator must fit every sample of this size"
         )
     return effects
 
@@ -116,6 +119,17 @@ def fingerprint(*parts: Any) -> str:
             digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")
     return digest.hexdigest()
+
+
+def describe(estimator: Any, loss: Loss, labels: Float[np.ndarray, " m"]) -> list[Any]:
+    """What identifies a learner and a loss in a fingerprint, the same in every process.
+
+    Two losses of a user may share a name, so their values at the labels stand for them.
+    """
+    parameters = {
+        name: getattr(value, "__qualname__", str(value)) for name, value in estimator.get_params().items()
+    }
+    return [type(estimator).__qualname__, parameters, loss.name, loss(labels, np.zeros(len(labels)))]
 
 
 def _pairs(
@@ -184,6 +198,7 @@ def _read_partial(path: Path, mark: str) -> Float[np.ndarray, "k 4"]:
         raise InputError(f"{path} is not a partial estimate ({error}): remove it to start again") from None
     if found != mark or done.ndim != 2 or done.shape[1] != 4:
         raise InputError(
-            f"{path} belongs to another estimate (other data, model, loss or seed): remove it, or name another file"
+            f"{path} belongs to another estimate (other data, model, loss or seed): remove it, or name "
+            "another file"
         )
     return done

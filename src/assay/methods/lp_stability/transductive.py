@@ -27,10 +27,10 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.errors import InputError
-from assay.methods.lp_stability import closed_forms, generalization, truncation
+from assay.methods.lp_stability import closed_forms, fuk_nagaev, generalization, truncation
 from assay.methods.lp_stability.analytic import PairFunction
 from assay.methods.lp_stability.concentration import Radius, check_delta
-from assay.methods.lp_stability.envelopes import DeclaredEnvelope, Envelope, as_envelope
+from assay.methods.lp_stability.envelopes import Envelope, as_envelope
 
 TransductiveBound = Literal["best", "optimised", "rio", "chebyshev", "mcdiarmid"]
 
@@ -260,6 +260,6 @@ def _optimised(draws: _Draws, p: float) -> _Bound:
     return _Bound(
         "optimised",
         p,
-        lambda delta, sided: float(truncation.moment_radius(delta, sums, sided)[0]),
-        lambda z, sided: float(truncation.moment_log_tail(z, sums, sided)[0]),
+        lambda delta, sided: float(fuk_nagaev.moment_radius(delta, sums, sided)[0]),
+        lambda z, sided: fuk_nagaev.moment_log_tail(z, sums, sided),
     )

@@ -55,12 +55,11 @@ def bennett_inverse(a: Array) -> Array:
     seven steps).
     """
     a = np.asarray(a, dtype=float)
-    u = a / 3 + np.sqrt(a * a / 9 + 2 * a)
+    u = a / 3 + np.sqrt(a) * np.sqrt(a / 9 + 2)
     for _ in range(NEWTON_STEPS):
-        slope = np.log1p(u)
         with np.errstate(invalid="ignore", divide="ignore"):
-            step = (bennett(u) - a) / slope
-        u = np.where(slope > 0, u - step, 0.0)
+            step = (bennett(u) - a) / np.log1p(u)
+        u = np.where(u == 0, 0.0, u - step)
     return u
 
 
@@ -89,7 +88,7 @@ class TruncationSums(NamedTuple):
     variance: Array
 
 
-class _Scaled(NamedTuple):
+class Scaled(NamedTuple):
     """`TruncationSums` in units of M_p^(1/p): T(r) = r^-p, b(r) = shift r^(1-p)."""
 
     p: np.ndarray
@@ -97,13 +96,17 @@ class _Scaled(NamedTuple):
     shift: np.ndarray
     variance: np.ndarray
 
+    def level(self, delta: Array, logit: Array) -> np.ndarray:
+        """The level r at which T(r) takes the share expit(logit) of delta."""
+        return np.exp(-(np.log(delta) - np.logaddexp(0.0, -logit)) / self.p)
+
     def variance_at(self, r: Array) -> Array:
         with np.errstate(over="ignore"):
             truncated = self.shift * r ** np.maximum(2 - self.p, 0)
         return np.where(self.p < 2, np.minimum(self.variance, truncated), self.variance)
 
 
-def _scaled(sums: TruncationSums, other: Array) -> tuple[_Scaled, np.ndarray]:
+def scale(sums: TruncationSums, other: Array) -> tuple[Scaled, np.ndarray]:
     p, log_tail, log_shift, variance, other = np.broadcast_arrays(*map(np.float64, (*sums, other)))
     unit = np.exp(log_tail / p)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -112,12 +115,12 @@ def _scaled(sums: TruncationSums, other: Array) -> tuple[_Scaled, np.ndarray]:
         safe = np.where((unit > 0) & np.isfinite(unit), unit, 1.0)
         shift = np.where(np.isfinite(log_tail), np.exp(log_shift - log_tail), 1.0)
         relative = np.maximum(variance / safe / safe, np.finfo(float).tiny)
-    return _Scaled(p, unit, shift, relative), other
+    return Scaled(p, unit, shift, relative), other
 
 
 def minimise(
-    objective: Callable[[Array], Array], lower: np.ndarray, upper: np.ndarray
-) -> tuple[Array, Array]:
+    objective: Callable[[np.ndarray], np.ndarray], lower: np.ndarray, upper: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Arguments and values of the least `objective` on [lower, upper], elementwise.
 
     A grid finds the valley, ever finer grids around the best point its floor; few calls on large arrays suit
@@ -129,6 +132,8 @@ def minimise(
         steps = np.linspace(0.0, 1.0, points).reshape(-1, *([1] * np.ndim(lower)))
         grid = lower + (upper - lower) * steps
         values = objective(grid)
+        # What overflows bounds nothing.
+        values = np.where(np.isnan(values), np.inf, values)
         best = np.argmin(values, axis=0, keepdims=True)
         if zoom == ZOOMS:
             break
@@ -138,7 +143,7 @@ def minimise(
     return np.take_along_axis(grid, best, axis=0)[0], np.take_along_axis(values, best, axis=0)[0]
 
 
-def moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) -> tuple[Array, Array]:
+def bennett_moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) -> tuple[Array, Array]:
     """The least z over y with T(y) + sided exp(...) = delta, from moments; and the y that attains it.
 
     Args:
@@ -149,84 +154,23 @@ def moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) -> tuple[A
     Returns:
         Radii and truncation levels, of the broadcast shape. Infinite where the moments are.
     """
-    scaled, delta = _scaled(sums, delta)
+    scaled, delta = scale(sums, delta)
     p = scaled.p
 
-    def distance(logit: Array) -> Array:
-        # The share s of delta that T(y) takes: T = r^-p = s delta.
-        log_share = -np.logaddexp(0.0, -logit)
-        r = np.exp(-(np.log(delta) + log_share) / p)
+    def distance(logit: np.ndarray) -> np.ndarray:
+        r = scaled.level(delta, logit)
         exponent = np.log(sided / delta) + np.logaddexp(0.0, logit)
         return scaled.shift * r ** (1 - p) + chernoff_distance(r, scaled.variance_at(r), exponent)
 
     logit, least = minimise(distance, np.full(p.shape, -40.0), np.full(p.shape, 25.0))
-    r = np.exp(-(np.log(delta) - np.logaddexp(0.0, -logit)) / p)
-    return _with_limits(scaled, least), scaled.unit * r
+    return _with_limits(scaled, least), scaled.unit * scaled.level(delta, logit)
 
 
-def _with_limits(scaled: _Scaled, least: Array) -> Array:
+def _with_limits(scaled: Scaled, least: Array) -> Array:
     unknown = ~np.isfinite(scaled.unit) | (np.isinf(scaled.variance) & (scaled.p >= 2))
     with np.errstate(invalid="ignore"):
         value = np.where(scaled.unit == 0, 0.0, scaled.unit * least)
     return np.where(unknown | np.isnan(value), np.inf, value)
-
-
-def moment_log_tail(z: Array, sums: TruncationSums, sided: int = 1) -> tuple[Array, Array]:
-    """log of the least T(y) + sided exp(...) over y at distance z > 0, at most 0; and its y."""
-    scaled, z = _scaled(sums, z)
-    p = scaled.p
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        reach = np.where((scaled.unit > 0) & np.isfinite(scaled.unit), z / scaled.unit, 1.0)
-
-    def log_tail(log_r: Array) -> Array:
-        r = np.exp(log_r)
-        excess = reach - scaled.shift * r ** (1 - p)
-        variance = scaled.variance_at(r)
-        with np.errstate(over="ignore", invalid="ignore"):
-            exponent = variance / r / r * bennett(np.maximum(excess, 0.0) * r / variance)
-        bound = np.logaddexp(-p * log_r, np.log(sided) - exponent)
-        return np.where(excess > 0, np.minimum(np.nan_to_num(bound, nan=0.0), 0.0), 0.0)
-
-    # Beyond y = z the truncation serves only to make T negligible.
-    log_r, least = minimise(log_tail, np.zeros(p.shape), np.log(np.maximum(reach, 1.0)) + 10.0)
-    unknown = ~np.isfinite(scaled.unit) | (np.isinf(scaled.variance) & (scaled.p >= 2))
-    value = np.where(scaled.unit == 0, -np.inf, np.where(unknown, 0.0, least))
-    return value, scaled.unit * np.exp(log_r)
-
-
-class TruncationLaw(NamedTuple):
-    """T(y), b(y) and V(y) of all units together, at increasing levels y."""
-
-    y: Float[np.ndarray, " k"]
-    exceedance: Float[np.ndarray, " k"]
-    shift: Float[np.ndarray, " k"]
-    variance: Float[np.ndarray, " k"]
-
-
-def law_radius(delta: float, law: TruncationLaw, sided: int = 1) -> tuple[float, int | None]:
-    """The least z over the levels y where T(y) < delta; and the position of its level.
-
-    Returns:
-        (infinity, None) where no level leaves any of delta.
-    """
-    y, exceedance, shift, variance = law
-    usable = np.flatnonzero((exceedance < delta) & np.isfinite(shift) & np.isfinite(variance))
-    if usable.size == 0:
-        return np.inf, None
-    exponent = np.log(sided / (delta - exceedance[usable]))
-    distance = shift[usable] + chernoff_distance(y[usable], variance[usable], exponent)
-    best = int(np.argmin(distance))
-    return float(distance[best]), int(usable[best])
-
-
-def law_tail(z: float, law: TruncationLaw, sided: int = 1) -> float:
-    """The least T(y) + sided exp(...) over the levels: the inverse of `law_radius`."""
-    usable = (law.shift < z) & np.isfinite(law.variance)
-    if not usable.any():
-        return 1.0
-    y, exceedance, shift, variance = (part[usable] for part in law)
-    exponent = variance / y**2 * bennett((z - shift) * y / variance)
-    return float(min(1.0, np.min(exceedance + sided * np.exp(-exponent))))
 
 
 def bennett_radius(delta: Array, bound: Array, variance: Array, sided: int = 1) -> Array:
@@ -234,7 +178,7 @@ def bennett_radius(delta: Array, bound: Array, variance: Array, sided: int = 1) 
     return chernoff_distance(np.float64(bound), np.float64(variance), np.log(sided / np.float64(delta)))
 
 
-def bennett_tail(z: Array, bound: Array, variance: Array, sided: int = 1) -> Array:
-    """sided exp(-(V / c^2) hB(z c / V)), at most 1."""
+def bennett_log_tail(z: Array, bound: Array, variance: Array, sided: int = 1) -> Array:
+    """log min(1, sided exp(-(V / c^2) hB(z c / V)))."""
     z, bound, variance = map(np.float64, (z, bound, variance))
-    return np.minimum(1.0, sided * np.exp(-variance / bound**2 * bennett(z * bound / variance)))
+    return np.minimum(0.0, np.log(sided) - variance / bound**2 * bennett(z * bound / variance))

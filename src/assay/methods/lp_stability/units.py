@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from assay.errors import InputError
 from assay.methods.lp_stability.envelopes import SMALLEST_MOMENT, Envelope
-from assay.methods.lp_stability.truncation import TruncationLaw, TruncationSums
+from assay.methods.lp_stability.known_law import TruncationLaw
 
 # Truncation levels for known laws, in units of the largest envelope's norm. The bound holds at every level;
 # the range covers n / delta up to 1e14 for tail indices down to 1.2, and a step of 2 % costs far less than
@@ -92,11 +92,6 @@ class Units:
         if -math.inf < log_variance < math.log(SMALLEST_MOMENT):
             raise InputError(f"the variance exp({log_variance:.0f}) underflows; state H in larger units")
         return math.exp(log_variance)
-
-    def truncation_sums(self, p: float) -> TruncationSums:
-        """What the truncation bound needs at order p."""
-        log_sum = np.float64(self.log_moment_sum(p))
-        return TruncationSums(np.float64(p), log_sum, log_sum, np.float64(self.variance))
 
     @cached_property
     def truncation_law(self) -> TruncationLaw | None:

@@ -91,8 +91,7 @@ def _whitened(
 ) -> tuple[Float[np.ndarray, "m n q"], Float[np.ndarray, "m n q q"], Float[np.ndarray, "m n q q"]]:
     """log(L_j^-1 Y_i L_j^-T) = U diag(l) U' as l and U, and the kernel of the Hessian of d^2(Y_i, .) / 2.
 
-    The kernel is x coth x with x = (l_a - l_b) / 2, because the curvature of the space is that of
-    commutators.
+    The kernel is x coth x, x = (l_a - l_b) / 2, because the curvature of the space is that of commutators.
     """
     values, vectors = eigenvalues_and_vectors(congruence(Y[None], inverse[:, None]))
     logarithms = _logarithm(values)

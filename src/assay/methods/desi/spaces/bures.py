@@ -12,7 +12,6 @@ from jaxtyping import Float
 from assay.methods.desi.spaces.karcher import Descent
 from assay.methods.desi.spaces.spectral import (
     compose,
-    eigenvalues_and_vectors,
     nonnegative_power,
     spectral_map,
 )
@@ -25,10 +24,6 @@ from assay.methods.desi.spaces.whitened import (
     weighted_sum,
 )
 
-# Least eigenvalue of an iterate beside its largest. Under heavy negative weights the optimum lies on the
-# boundary of singular matrices, where the gradient does not vanish; the descent must stop short of it.
-LEAST_EIGENVALUE = 1e-13
-
 
 class BuresWasserstein:
     """Distances, and the geometry that `karcher_mean` needs.
@@ -36,7 +31,8 @@ class BuresWasserstein:
     A tangent vector at G is kept as the symmetric matrix X of the transport map I + X that carries N(0, G)
     to its destination. The mean solves sum_i w_i T_i = I with the transport maps T_i to the data. The
     fixed-point iteration of Álvarez-Esteban et al. (2016) steps along X = sum_i w_i T_i - I, which is the
-    first iterate for the Newton step taken here.
+    first iterate for the Newton step taken here. Heavy negative weights can put the minimum on the singular
+    matrices, where the gradient does not vanish and `karcher_mean` falls back to weights >= 0.
     """
 
     def distance(
@@ -81,12 +77,8 @@ class BuresWasserstein:
     def exponential(
         self, points: Float[np.ndarray, "m q q"], tangent: Float[np.ndarray, "m q q"]
     ) -> Float[np.ndarray, "m q q"]:
-        """(I + X) G (I + X) for the transport map I + X; NaN beyond the cut point or near singularity."""
-        transport = np.eye(points.shape[-1]) + tangent
-        moved = congruence(points, transport)
-        before, after = eigenvalues_and_vectors(transport)[0], eigenvalues_and_vectors(moved)[0]
-        inside = (before[:, 0] > 0.0) & (after[:, 0] > LEAST_EIGENVALUE * after[:, -1])
-        return np.where(inside[:, None, None], moved, np.nan)
+        """(I + X) G (I + X) for the transport map I + X."""
+        return congruence(points, np.eye(points.shape[-1]) + tangent)
 
     def weight_gradient(
         self,

@@ -73,8 +73,10 @@ class Geometry(Protocol):
     def weight_gradient(
         self, Y: np.ndarray, points: np.ndarray, weights: np.ndarray, targets: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """d^2(target_j, point_j), shape (m,), and its derivative in weights (m, n) that sum to one, where
-        point_j moves with the weights as their mean."""
+        """d^2(target_j, point_j), shape (m,), and its derivative (m, n) in weights that sum to one.
+
+        Point j is the mean under row j of the weights, and moves with them.
+        """
         ...
 
 
@@ -120,8 +122,7 @@ def karcher_loss(
             rows = usable[block]
             means, effective = _means(geometry, points, array[rows], None)
             loss[rows], slope = geometry.weight_gradient(points, means, effective, aims[rows])
-            # Negative weights that were set to zero have no influence left; the others were divided by their
-            # sum.
+            # Negative weights that were set to zero have no influence; the others were divided by their sum.
             lost = (array[rows] < 0.0) & (effective == 0.0)
             total = np.where(lost, 0.0, array[rows]).sum(axis=1, keepdims=True)
             gradient[rows] = np.where(lost, 0.0, slope / total)
@@ -190,7 +191,7 @@ def _descend(
     longest_step: float,
     iterations: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient descent with backtracking from `points`; the points reached and their relative residuals."""
+    """Descent with backtracking from `points`; the points reached and their relative residuals."""
     points = points.copy()
     state = Descent(*map(np.array, geometry.evaluate(Y, points, weights)))
     direction, slope, norm, objective, scale = state

@@ -36,9 +36,9 @@ class GraphLaplacian:
     """Laplacians D - E of weighted undirected graphs on q nodes, edge weights in [0, max_weight].
 
     With the Frobenius metric the weighted Fréchet mean is the projection of the weighted mean onto the set of
-    Laplacians {L = L', L1 = 0, -max_weight <= L_kl <= 0}. With the power metric, d(A, B) = |A^alpha -
-    B^alpha|_F, it is approximated as Zhou and Müller (2022) do: the weighted mean of powers, its negative
-    eigenvalues set to zero, is raised to 1 / alpha and projected onto the set of Laplacians.
+    Laplacians {L = L', L1 = 0, -max_weight <= L_kl <= 0}. With the power metric,
+    d(A, B) = |A^alpha - B^alpha|_F, it is approximated as Zhou and Müller (2022) do: the weighted mean of
+    powers, its negative eigenvalues set to zero, is raised to 1 / alpha and projected onto the Laplacians.
 
     Args:
         metric: `"frobenius"` or `"power"`.
@@ -67,8 +67,7 @@ class GraphLaplacian:
 
         Raises:
             InputError: not square or symmetric, a NaN, a row that does not sum to zero, a positive entry off
-                the diagonal, or an edge weight above `max_weight`; the message names the matrix and the
-                value.
+                the diagonal, or an edge weight above `max_weight`; the message has the matrix and the value.
         """
         matrices = as_symmetric(Y, "graph Laplacians")
         if matrices.shape[1] < 2:

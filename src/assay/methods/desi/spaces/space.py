@@ -16,7 +16,8 @@ class MetricSpace(Protocol):
     """A metric space whose points are arrays of one shape.
 
     Weighted Fréchet means minimise `o -> sum_i w_i d^2(Y_i, o)` over the space. The weights of local and
-    global Fréchet regression sum to one and may be negative.
+    global Fréchet regression sum to one and may be negative; weights with another positive sum are divided by
+    it. All methods but `check` take points of the space and do not check them again.
     """
 
     name: str
@@ -52,7 +53,11 @@ class MetricSpace(Protocol):
         weights: Float[np.ndarray, "m n"],
         init: Float[np.ndarray, "m ..."] | None = None,
     ) -> Float[np.ndarray, "m ..."]:
-        """The weighted Fréchet mean of `Y` for every row of weights; `init` starts an iterative solver."""
+        """The weighted Fréchet mean of `Y` for every row of weights; `init` starts an iterative solver.
+
+        Raises:
+            InputError: weights of another shape, with a NaN or without a positive sum, or no convergence.
+        """
         ...
 
     def project(self, Y: Float[np.ndarray, "m ..."]) -> Float[np.ndarray, "m ..."]:
@@ -62,9 +67,12 @@ class MetricSpace(Protocol):
     def loss(
         self, Y: Float[Tensor, "n ..."], weights: Float[Tensor, "m n"], targets: Float[Tensor, "m ..."]
     ) -> Float[Tensor, " m"]:
-        """d^2(target_j, mean(Y, weights_j)) for every j, differentiable in `weights`."""
+        """d^2(target_j, mean(Y, weights_j)) for every j, differentiable (once) in `weights`, not in the rest.
+
+        A row of weights with a NaN gives NaN, so that a training loop can skip the step.
+        """
         ...
 
     def spec(self) -> dict[str, Any]:
-        """The space as JSON values; `space_from_spec` is the inverse."""
+        """The space as JSON values; `space_from_spec` is the inverse where one exists."""
         ...

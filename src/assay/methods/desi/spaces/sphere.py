@@ -208,8 +208,7 @@ def _solve_hessian(
     """Solve H x = R for tangent vectors, H the Hessian of sum_i w_i d^2(Y_i, .) / 2.
 
     With v = Log_m(y), t = |v| and the tangent projection P, one term is t cot t P + (1 - t cot t) v v' / t^2.
-    Along an eigenvector without positive curvature, near the cut locus or under negative weights, H is taken
-    as the identity.
+    Where an eigenvalue is not positive, near the cut locus or under negative weights, it is taken as one.
     """
     small = angles < 1e-3
     safe = np.where(small, 1.0, angles)

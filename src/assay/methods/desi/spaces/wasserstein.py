@@ -28,8 +28,7 @@ class Wasserstein1D:
 
     On the line the 2-Wasserstein distance is the L2 distance of quantile functions, so the weighted Fréchet
     mean is the weighted mean of the quantile functions projected onto the monotone ones (Petersen and Müller
-    2019, section 4). `assay.methods.desi.spaces` also has the functions that turn samples, histograms and
-    densities into quantiles.
+    2019). The functions `quantiles_from_...` turn samples, histograms and densities into quantiles.
 
     Args:
         grid_size: number of levels.
