@@ -137,7 +137,9 @@ def test_neighbours_are_scikit_learns_in_a_euclidean_space(weights):
     reference = KNeighborsRegressor(4, weights=weights).fit((X - X.mean(0)) / X.std(0), Y)
     expected = reference.predict((new - X.mean(0)) / X.std(0))
     np.testing.assert_allclose(model.predict(new), expected, atol=1e-9)
-    assert FrechetKNN(Euclidean(), n_neighbors=1000).fit(X, Y).predict(X[:1]) == pytest.approx(Y.mean(0)[None])
+    assert FrechetKNN(Euclidean(), n_neighbors=1000).fit(X, Y).predict(X[:1]) == pytest.approx(
+        Y.mean(0)[None]
+    )
 
 
 def test_polar_coordinates_go_there_and_back():
@@ -166,7 +168,9 @@ def test_frechet_single_index_finds_the_direction():
 def test_frechet_single_index_with_one_predictor():
     X, Y = data(p=1)
     model = FrechetSingleIndex(Euclidean(), bandwidth=0.4, random_state=0).fit(X, Y)
-    np.testing.assert_allclose(model.predict(X), LocalFrechet(Euclidean(), 0.4).fit(X, Y).predict(X), atol=1e-10)
+    np.testing.assert_allclose(
+        model.predict(X), LocalFrechet(Euclidean(), 0.4).fit(X, Y).predict(X), atol=1e-10
+    )
 
 
 def test_index_frechet_takes_the_best_of_its_directions():
@@ -238,7 +242,9 @@ def test_seeds_decide_and_the_order_of_rows_does_not(estimator):
         assert np.abs(estimator.set_params(random_state=1).fit(X, Y).predict(X) - one).max() > 1e-8
 
 
-@pytest.mark.parametrize("space", [SPD(metric="affine-invariant"), Sphere(positive=True)], ids=["spd", "sphere"])
+@pytest.mark.parametrize(
+    "space", [SPD(metric="affine-invariant"), Sphere(positive=True)], ids=["spd", "sphere"]
+)
 def test_curved_spaces_are_predicted_within_the_space(space):
     sample = simulate("spd" if isinstance(space, SPD) else "sphere", 40, seed=0)
     for estimator in (

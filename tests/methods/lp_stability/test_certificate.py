@@ -28,6 +28,8 @@ from assay.methods.lp_stability.envelopes import DeclaredEnvelope
 from assay.methods.lp_stability.label_envelope import DeclaredLaw, LabelEnvelope
 from assay.methods.lp_stability.losses import as_loss
 
+pytestmark = pytest.mark.filterwarnings("ignore::assay.methods.lp_stability.moments.MomentWarning")
+
 LAW = "t:df=5,scale=0.9"
 
 
@@ -222,10 +224,10 @@ def test_coverage_of_ridge_in_a_ball_with_t5_labels(heavy_rows):
     found = certify(BallRidge(200.0), *heavy_rows(250), delta=0.1, assumptions=declared)
     assert (found.m, found.kind) == (200, "certificate")
     # E|a + T / 2| of t_5 noise, exactly, by interpolation between quadratures.
-    grid = np.linspace(-2.5, 2.5, 201)
-    mean_absolute = [stats.t(5, loc=a, scale=0.5).expect(abs) for a in grid[100:]]
+    grid = np.linspace(-2.5, 2.5, 81)
+    mean_absolute = [stats.t(5, loc=a, scale=0.5).expect(abs) for a in grid[40:]]
     exact = np.concatenate([mean_absolute[:0:-1], mean_absolute])
-    points, _ = heavy_rows(40_000, seed=99)
+    points, _ = heavy_rows(8_000, seed=99)
     gaps = []
     for seed in range(400):
         X, y = heavy_rows(200, seed=1000 + seed)
@@ -555,7 +557,9 @@ def test_label_envelope_of_a_law_bounds_a_simulation_closely(text):
             (conditional**p).mean(), rel=tolerance
         )
     levels = np.quantile(conditional, [0.1, 0.5, 0.9, 0.99])
-    probability, partial_mean = envelope.tail(levels)
+    found = envelope.tail(levels)
+    assert found is not None
+    probability, partial_mean = found
     np.testing.assert_allclose(probability, [(conditional > level).mean() for level in levels], rtol=0.05)
     expected = [(conditional * (conditional > level)).mean() for level in levels]
     np.testing.assert_allclose(partial_mean, expected, rtol=0.05)
@@ -563,9 +567,9 @@ def test_label_envelope_of_a_law_bounds_a_simulation_closely(text):
 
 
 def test_moments_of_a_law_are_exact():
-    assert math.exp(DeclaredLaw(stats.norm()).log_moments(2.0)) == pytest.approx(1, rel=2e-4)
-    assert math.exp(DeclaredLaw(stats.t(5)).log_moments(4.0)) == pytest.approx(25, rel=2e-4)
-    assert math.exp(DeclaredLaw(stats.pareto(3.5)).log_moments(3.0)) == pytest.approx(7, rel=2e-4)
+    assert math.exp(DeclaredLaw(stats.norm()).log_moments(2.0)) == pytest.approx(1, rel=2e-5)
+    assert math.exp(DeclaredLaw(stats.t(5)).log_moments(4.0)) == pytest.approx(25, rel=2e-5)
+    assert math.exp(DeclaredLaw(stats.pareto(3.5)).log_moments(3.0)) == pytest.approx(7, rel=2e-5)
     # At and above the tail index there is none.
     for p in (5.0, 6.0, 20.0):
         assert DeclaredLaw(stats.t(5)).log_moments(p) == math.inf
@@ -573,17 +577,15 @@ def test_moments_of_a_law_are_exact():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    offset=st.floats(0, 3),
+    offset=st.just(0.0) | st.floats(0.01, 3),
     slope=st.floats(0.01, 3),
-    values=st.lists(st.floats(0, 4), min_size=1, max_size=5),
+    values=st.lists(st.just(0.0) | st.floats(0.01, 4), min_size=1, max_size=5),
     p=st.sampled_from([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0]),
 )
 def test_label_envelope_from_moments_is_an_upper_bound(offset, slope, values, p):
     """For |y| uniform on a few values all moments are exact sums."""
     y = np.array(values)
     moments = {q: float((y**q).mean()) for q in (2.0, 4.0, 6.0)}
-    if moments[6.0] == 0 or moments[2.0] == 0:
-        moments = {2.0: 0.0}
     envelope = LabelEnvelope(offset, slope, DeclaredEnvelope(moments))
     exact = ((offset + slope * (y[:, None] + y[None, :])) ** p).mean()
     given_row = ((offset + slope * (y + y.mean())) ** p).mean()

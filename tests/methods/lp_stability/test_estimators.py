@@ -21,6 +21,8 @@ from assay.methods.lp_stability import (
     StabilityEstimator,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::assay.methods.lp_stability.moments.MomentWarning")
+
 
 @pytest.mark.parametrize(
     "estimator",

@@ -91,4 +91,5 @@ __getattr__ = lazy_exports(
     {"DeSIRegressor": "regressor"}
     | dict.fromkeys(_BASELINES, "baselines")
     | dict.fromkeys(_SPACES, "spaces"),
+    extra="regression",
 )

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.methods.desi.index_model import PerSampleDirection, direction_network
-from assay.methods.desi.spaces import SPD, Composition, GraphLaplacian, Sphere
+from assay.methods.desi.spaces import SPD, Composition, GraphLaplacian, Sphere, Wasserstein1D
 from assay.methods.desi.spaces.space import MetricSpace
 from assay.methods.desi.training import Rows, Training
 from assay.methods.desi.weights import local_linear_weights
@@ -198,7 +198,7 @@ class _Fit:
         if self.squared:
             # The published Fréchet variance of distributions is a sum over the grid while the loss is a mean
             # over it; the penalty on the bandwidth is stated on that scale.
-            levels = Y.shape[1] if settings is DISTRIBUTIONS and space.name == "wasserstein" else 1
+            levels = Y.shape[1] if isinstance(space, Wasserstein1D) else 1
             self.unit = float((distances**2).mean()) * levels
         else:
             self.unit = float(distances.mean())

@@ -48,4 +48,5 @@ __getattr__ = lazy_exports(
     | dict.fromkeys(("AssumptionViolated", "DeclaredEnvelope", "Envelope"), "envelopes")
     | dict.fromkeys(("CertifiedRegressor", "StabilityEstimator"), "estimators")
     | dict.fromkeys(("Certificate", "Estimate"), "statements"),
+    extra="regression",
 )

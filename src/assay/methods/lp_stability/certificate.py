@@ -30,9 +30,9 @@ from assay.methods.lp_stability.problem import (
     Problem,
     common_findings,
     constant_risk,
+    doubtful_orders,
     hold_out,
     leave_one_out_risk,
-    tail_note,
 )
 from assay.methods.lp_stability.refit import fitted_clone
 from assay.methods.lp_stability.rows import FEW_ROWS, checked_rows, split_rows
@@ -40,6 +40,8 @@ from assay.methods.lp_stability.statements import BoundRow, Certificate, Estimat
 
 # Share of delta that pays for moments estimated under a declared kappa.
 MOMENT_SHARE = 0.1
+# Pairs that are simulated for a declared law of rows: for the envelope, its stability and its sampling part.
+LAW_DRAWS = (1_000_000, 250_000, 100_000)
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,11 @@ def _random_gap(
 
 def _law_gap(problem: Problem, learner: RandomDesign, draw: Draw) -> _Gap:
     """Simulated moments, of those orders whose standard errors exist."""
-    envelopes = [law_envelope(effect, draw, seed=problem.seed) for effect in learner.effects]
+    # The parts of the envelope are only shown, so that fewer draws do.
+    envelopes = [
+        law_envelope(effect, draw, seed=problem.seed, n_draws=n_draws)
+        for effect, n_draws in zip(learner.effects, LAW_DRAWS, strict=True)
+    ]
     index = hill_index(envelopes[0].pairs)
     orders = tuple(p for p in envelopes[0].orders if 2 * p < index) or (2.0,)
     envelopes = [replace(envelope, orders=orders) for envelope in envelopes]
@@ -338,7 +344,8 @@ def _beyond_tail_index(problem: Problem, best: Radius) -> str:
         return ""
     # Bounds without an order of their own use the second moment.
     order = 2.0 if best.p is None else best.p
-    return tail_note(np.abs(np.concatenate([problem.y, problem.y_reserve])), order, "the labels")
+    labels = np.concatenate([problem.y, problem.y_reserve])
+    return doubtful_orders(labels, [order], "the labels")[1]
 
 
 def _label_words(assumptions: Assumptions, what: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -150,6 +151,7 @@ def certify(
     from assay.cache import content_hash
     from assay.methods.lp_stability.assumptions import Assumptions
     from assay.methods.lp_stability.certificate import certify_with_model
+    from assay.methods.lp_stability.moments import MomentWarning
 
     declared: dict[str, Any] = _constants(assume) if assume else {}
     if label_moment:
@@ -161,7 +163,9 @@ def certify(
     # Named by what determines it, so that another command never meets a foreign partial result.
     key = content_hash({**files, "target": target, "loss": loss, "reserve": reserve, "seed": seed})
     partial = out.with_name(f".{out.stem}-{key}.partial.npz")
-    with _progress(quiet) as progress:
+    with _progress(quiet) as progress, warnings.catch_warnings():
+        # The statement's text holds them.
+        warnings.simplefilter("ignore", MomentWarning)
         statement, fitted = certify_with_model(
             estimator,
             X,
@@ -293,7 +297,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("swaps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("swaps", total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 

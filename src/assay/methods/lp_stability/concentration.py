@@ -119,7 +119,7 @@ def radius(
         if found.value < best.value:
             best, name = found, rule.name
         elif found.value == math.inf:
-            reasons.append(f"{rule.title}: {why_not or 'no truncation level leaves any of delta'}")
+            reasons.append(f"{rule.title}: {why_not or 'no finite radius at this delta'}")
     if best.value == math.inf:
         return Radius(math.inf, bound, sided=sided, provenance=provenance, reason="; ".join(reasons))
     return Radius(best.value, name, best.p, best.y_star, best.terms, sided, provenance)
@@ -192,7 +192,8 @@ def radii(
         n: numbers of independent units.
         p: moment orders, above 1.
         moment_p: E H^p of one unit.
-        moment_2: E H^2 of one unit; for p >= 2 Jensen's (E H^p)^(2/p) is used where it is smaller.
+        moment_2: E H^2 of one unit. Either moment is replaced by what the one of higher order implies where that
+            is less.
         bound: "best" is the least of the others.
         sided: 1 for f - Ef, 2 for |f - Ef|.
 
@@ -217,10 +218,12 @@ def radii(
     ):
         if not valid.all():
             raise InputError(f"{name} is {values[~valid].flat[0]!r}; every {name} {rule}")
-    with np.errstate(divide="ignore"):
-        log_mp = np.log(n) + np.log(moment_p)
-        implied = np.where(p >= 2, np.exp(2 / p * np.log(moment_p)), np.inf)
-    m2 = n * np.minimum(moment_2, implied)
+    # Jensen's inequality, from the higher of the two orders to the lower.
+    with np.errstate(divide="ignore", over="ignore"):
+        implied_2 = np.where(p >= 2, moment_p ** (2 / p), np.inf)
+        implied_p = np.where(p <= 2, moment_2 ** (p / 2), np.inf)
+        log_mp = np.log(n) + np.log(np.minimum(moment_p, implied_p))
+    m2 = n * np.minimum(moment_2, implied_2)
     second_order = p >= 2
     functions = {
         "optimised": lambda: fuk_nagaev.moment_radius(

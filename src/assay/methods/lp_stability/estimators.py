@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 from sklearn.linear_model import Ridge
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from assay.errors import InputError
@@ -232,12 +232,19 @@ class CertifiedRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
 
 def _validated(estimator: Any, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    X, y = validate_data(
-        estimator, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=False, ensure_min_samples=2
-    )
-    y = np.asarray(y, dtype=np.float64)
+    options: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+    X = validate_data(estimator, X, ensure_min_samples=2, **options)
+    y = check_array(_labels(estimator, y), ensure_2d=False, **options)
+    y = column_or_1d(y, warn=True)
+    check_consistent_length(X, y)
     check_finite(X, y)
     return X, y
+
+
+def _labels(estimator: Any, y: Any) -> Any:
+    if y is None:
+        raise InputError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    return y
 
 
 def _seed(random_state: Any) -> int:

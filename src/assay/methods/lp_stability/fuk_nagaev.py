@@ -39,10 +39,11 @@ SERIES_BELOW = 1e-3
 LARGE = 600.0
 # w need not be exact: two steps of Newton's method cost less than 1e-8 of the radius.
 NEWTON_STEPS = 2
-# Where the search starts: the logit of T(y) / delta, and log(log(t y) - log(turning point of phi(u) / u^p)).
-LOGITS = np.array([-30.0, -16.0, -8.0, -4.0, -1.0])
+# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times the depth, which
+# is the growth of log y where T(y) is small. The rise is log(log(t y) - log(turning point of phi(u) / u^p)).
+DEPTHS = np.array([0.2, 0.9, 1.8, 3.5, 6.5])
 RISES = np.array([-4.0, -3.0, -2.0, -1.0, 0.0, 1.0])
-FIRST_STEPS = np.array([3.0, 0.5])
+FIRST_STEPS = np.array([0.6, 0.5])
 SEARCHES = 40
 SMALLEST_STENCIL = 3e-5
 # Confidence levels of the inversion: log delta from here up to 0.
@@ -146,7 +147,8 @@ def _two_level_radius(delta: np.ndarray, scaled: Scaled, sided: int) -> tuple[np
     p = scaled.p
     turn = turning_point(p)
 
-    def log_distance(logit: np.ndarray, rise: np.ndarray) -> np.ndarray:
+    def log_distance(depth: np.ndarray, rise: np.ndarray) -> np.ndarray:
+        logit = -p * depth
         x = turn + np.exp(rise)
         low = _lower_level(x, p)
         log_y = np.log(scaled.level(delta, logit))
@@ -159,7 +161,7 @@ def _two_level_radius(delta: np.ndarray, scaled: Scaled, sided: int) -> tuple[np
             return np.where(np.isnan(z), np.inf, np.log(z))
 
     point, least = _descend(log_distance, p.size)
-    return np.exp(least), point[0]
+    return np.exp(least), -p * point[0]
 
 
 def _descend(
@@ -170,7 +172,7 @@ def _descend(
 
     Every value that is evaluated is a valid bound, so that only tightness rests on convergence.
     """
-    first, second = (part.ravel()[:, None] for part in np.meshgrid(LOGITS, RISES))
+    first, second = (part.ravel()[:, None] for part in np.meshgrid(DEPTHS, RISES))
     values = objective(first, second)
     best = np.argmin(values, axis=0)
     point = np.stack([first[best, 0], second[best, 0]])

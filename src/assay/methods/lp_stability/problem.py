@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,14 +90,17 @@ def constant_risk(problem: Problem) -> float:
     return min(float(problem.loss(problem.y, np.full(problem.m, value)).mean()) for value in constants)
 
 
-def tail_note(sizes: Float[np.ndarray, " n"], p: float, what: str) -> str:
-    """A warning, also issued, where a sample's tail looks too heavy for a moment of order p; else empty."""
-    index = hill_index(sizes) if np.count_nonzero(sizes) >= FEW_ROWS else math.inf
-    if p <= TRUSTED_SHARE * index:
-        return ""
+def doubtful_orders(
+    sample: Float[np.ndarray, " n"], orders: Sequence[float], what: str
+) -> tuple[list[float], str]:
+    """The orders whose moments a sample's tail puts in doubt, and a warning, which is issued too."""
+    index = hill_index(np.abs(sample)) if np.count_nonzero(sample) >= FEW_ROWS else math.inf
+    doubtful = [p for p in orders if p > TRUSTED_SHARE * index]
+    if not doubtful:
+        return [], ""
     note = (
-        f"the order p = {p:g} is above {TRUSTED_SHARE:g} of the tail index {index:.3g} that {what} show "
-        "(Hill's estimate): such a moment may be infinite"
+        f"p = {', '.join(f'{p:g}' for p in doubtful)} is above {TRUSTED_SHARE:g} of the tail index "
+        f"{index:.3g} that {what} show (Hill's estimate): such a moment may be infinite"
     )
-    warnings.warn(note, MomentWarning, stacklevel=4)
-    return note
+    warnings.warn(note, MomentWarning, stacklevel=5)
+    return doubtful, note

@@ -41,8 +41,8 @@ ZOOMS = 5
 def bennett(u: Array) -> Array:
     """hB(u) = (1 + u) log(1 + u) - u for u >= 0, without cancellation near zero."""
     u = np.asarray(u, dtype=float)
-    series = u * u * (1 / 2 + u * (-1 / 6 + u * (1 / 12 + u * (-1 / 20 + u * (1 / 30 - u / 42)))))
     with np.errstate(invalid="ignore", over="ignore"):
+        series = u * u * (1 / 2 + u * (-1 / 6 + u * (1 / 12 + u * (-1 / 20 + u * (1 / 30 - u / 42)))))
         closed = (1 + u) * np.log1p(u) - u
     return np.where(u < SERIES_BELOW, series, closed)
 
@@ -163,12 +163,13 @@ def bennett_moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) ->
         return scaled.shift * r ** (1 - p) + chernoff_distance(r, scaled.variance_at(r), exponent)
 
     logit, least = minimise(distance, np.full(p.shape, -40.0), np.full(p.shape, 25.0))
-    return _with_limits(scaled, least), scaled.unit * scaled.level(delta, logit)
+    with np.errstate(over="ignore"):
+        return _with_limits(scaled, least), scaled.unit * scaled.level(delta, logit)
 
 
 def _with_limits(scaled: Scaled, least: Array) -> Array:
     unknown = ~np.isfinite(scaled.unit) | (np.isinf(scaled.variance) & (scaled.p >= 2))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         value = np.where(scaled.unit == 0, 0.0, scaled.unit * least)
     return np.where(unknown | np.isnan(value), np.inf, value)
 
