@@ -1,4 +1,4 @@
-"""Exports of a package that are imported on first use, so that importing a method's commands loads nothing heavy."""
+"""Exports that are imported on first use, so that importing a method's commands loads nothing heavy."""
 
 from __future__ import annotations
 

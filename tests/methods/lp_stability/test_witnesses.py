@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from assay.methods.lp_stability import meta, transductive
 from assay.methods.lp_stability.baselines import bousquet_elisseeff
@@ -52,8 +53,6 @@ def test_gaussian_mean():
 
 
 def test_gaussian_mean_has_a_bound_where_bounded_differences_have_none():
-    from scipy import stats
-
     m = 50
     envelope = LawEnvelope(pair=stats.halfnorm(scale=math.sqrt(2) / m))
     none = radius(envelope, m, 0.01, bound="mcdiarmid")

@@ -47,6 +47,9 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
         Raises:
             InputError: a parameter, a predictor or a response is invalid; the message names it.
         """
+        # What an earlier fit learnt is forgotten, so that nothing of it survives with other parameters.
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         self._fitted = False
         self._check_parameters()
         if y is None:
@@ -122,7 +125,7 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31))  # pyright: ignore[reportAttributeAccessIssue]
 
     def __sklearn_is_fitted__(self) -> bool:
-        # The attributes of an earlier fit, or of one that failed half-way, do not count.
+        # The attributes of a fit that failed half-way do not count.
         return getattr(self, "_fitted", False)
 
     def __sklearn_tags__(self):

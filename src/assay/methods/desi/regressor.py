@@ -26,6 +26,7 @@ from assay.methods.desi.per_sample import PerSampleIndex, published_settings, tr
 from assay.methods.desi.smoother import IndexSmoother
 from assay.methods.desi.spaces.space import MetricSpace
 from assay.methods.desi.training import (
+    LOSS_ROWS,
     Rows,
     Schedule,
     Training,
@@ -50,9 +51,9 @@ class DeSIRegressor(FrechetRegressor):
     The conditional Fréchet mean is modelled as m(theta' x) with a unit vector theta. Theta and the bandwidth
     minimise the leave-one-out error of local Fréchet regression on the index, d^2(Y_i, m_-i(theta' x_i)) in
     units of the responses' Fréchet variance, plus lam / bandwidth. Adam starts from the directions of the
-    first and second moments of the responses and from random ones; of all starts the one with the smallest
-    validation error is kept, its direction is refined on all rows with the bandwidth held, and the smoother
-    is fitted to all rows.
+    first and second moments of the responses and from random ones, each stopped by its validation error. The
+    start whose direction has the smallest leave-one-out error on all rows is kept, its direction is refined
+    on all rows with the bandwidth held, and the smoother is fitted to all rows.
 
     Predictors are standardised inside; constant ones get the coefficient zero. The result does not depend on
     the order of the rows: they are put into an order of their own before any random number is drawn.
@@ -69,8 +70,7 @@ class DeSIRegressor(FrechetRegressor):
             n_restarts + 1. Not used in mode `per_sample`.
         max_epochs: gradient steps from a start at most.
         patience: steps without a better validation error after which a start is given up.
-        val_fraction: the share of rows held out to stop and to choose between starts; 0 for the leave-one-out
-            error of all rows alone.
+        val_fraction: the share of rows held out to stop the starts by; 0 stops them by the leave-one-out error.
         hidden: width of the network.
         dropout: dropout rate of the network.
         device: where torch computes.
@@ -217,7 +217,7 @@ class DeSIRegressor(FrechetRegressor):
         rng = self._generator()
         rows = self._rows(X, Y)
         shuffled = torch.from_numpy(rng.permutation(len(X))).to(rows.X.device)
-        n_validation = round(self.val_fraction * len(X))
+        n_validation = min(round(self.val_fraction * len(X)), LOSS_ROWS)
         n_validation = n_validation if n_validation >= FEW_VALIDATION_ROWS else 0
         training = rows.take(shuffled[n_validation:])
         validation = rows.take(shuffled[:n_validation]) if n_validation else None
@@ -231,8 +231,10 @@ class DeSIRegressor(FrechetRegressor):
     ) -> None:
         schedule = Schedule(self._setting("lam"), self._setting("max_epochs"), self._setting("patience"))
         if self.mode == "shared":
-            responses = coordinates(self.space, training.Y.cpu().numpy())
-            starts = starting_directions(training.X.cpu().numpy(), responses, self.n_restarts, rng)
+            # The rows are shuffled; scaling the distances of very many would take longer than the fit.
+            some = training.take(torch.arange(min(len(training.X), LOSS_ROWS)))
+            responses = coordinates(self.space, some.Y.cpu().numpy())
+            starts = starting_directions(some.X.cpu().numpy(), responses, self.n_restarts, rng)
             models = shared_models(starts)
         else:
             schedule = replace(schedule, lr=NETWORK_LR)
@@ -243,7 +245,7 @@ class DeSIRegressor(FrechetRegressor):
         errors = compare_starts(self.space, results, rows)
         best = results[int(np.argmin(errors))]
         self._keep_curves(best, errors)
-        bandwidth = float(best.bandwidth().detach())
+        bandwidth = float(best.bandwidth().detach()) if fixed is None else fixed
         direction = best.model.direction().detach()
         if validation is not None:
             refined = train(

@@ -190,7 +190,7 @@ def hold_out_second_moment(
     losses = _heavy_losses(losses, delta, "second_moment", second_moment)
     if losses.min() < 0:
         raise InputError(
-            f"losses has the value {losses.min()!r}; this bound needs losses >= 0, use median_of_means"
+            f"losses has the value {losses.min():g}; this bound needs losses >= 0, use median_of_means"
         )
     mean = float(losses.mean())
     radius = math.sqrt(2 * second_moment * math.log(1 / delta) / losses.size)

@@ -73,6 +73,9 @@ class _ContinuousLaw:
         centre = math.log(float(distribution.median()))
         last = math.log(upper) if math.isfinite(upper) else centre + 300.0
         edges = np.linspace(centre - 40.0, last, math.ceil((last - centre + 40.0) / PANEL_WIDTH) + 1)
+        # The survival function has a kink where the support begins.
+        if lower > 0:
+            edges = np.unique(np.append(edges, math.log(lower)))
         half = 0.5 * np.diff(edges)
         self.edges = edges
         self.nodes = (edges[:-1] + half)[:, None] + half[:, None] * NODES

@@ -68,7 +68,7 @@ def plug_in_estimate(
     for order in sorted(orders):
         reason = _too_little(problem, effects, order)
         # Of order 2 the plug-in errs upwards on average (Efron and Stein 1981); higher ones don't.
-        if False:
+        if order > 2 and order in doubtful:
             reason = reason or note
         for bound in ("rio", "chebyshev") if order == 2 else ("rio",):
             table.append(_plug_in_row(problem, effects, bound, order, risk + bias, reason))
