@@ -1,4 +1,4 @@
-"""The baselines against independent implementations and known answers, and the scikit-learn contract of all."""
+"""The baselines against independent implementations and known answers, and scikit-learn's contract."""
 
 from __future__ import annotations
 
@@ -151,7 +151,10 @@ def test_polar_coordinates_go_there_and_back():
             assert angles.shape == (p - 1,)
             np.testing.assert_allclose(direction_from_angles(angles), direction, atol=1e-12)
     np.testing.assert_allclose(direction_from_angles(np.array([])), [1.0])
-    np.testing.assert_allclose(direction_from_angles(angles_from_direction(np.array([0.0, -1, 0]))), [0, -1, 0], atol=1e-12)  # fmt: skip
+    along_axis = np.array([0.0, -1, 0])
+    np.testing.assert_allclose(
+        direction_from_angles(angles_from_direction(along_axis)), along_axis, atol=1e-12
+    )
 
 
 def test_frechet_single_index_finds_the_direction():
@@ -285,7 +288,7 @@ def test_bad_parameters_are_named(estimator, message):
         estimator.fit(*data(n=20))
 
 
-# A few random directions in ten dimensions, and a bandwidth from an arbitrary one, do not find a linear signal.
+# A few random directions in ten dimensions, and a bandwidth from an arbitrary one, find no linear signal.
 IFR_POOR = {"check_regressors_train": "a random search over 20 directions in 10 dimensions scores < 0.5"}
 
 

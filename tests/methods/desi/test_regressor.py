@@ -1,4 +1,4 @@
-"""DeSIRegressor: accuracy against the truth of simulations, invariances, the scikit-learn contract, bad input."""
+"""DeSIRegressor: accuracy in simulations, invariances, the scikit-learn contract, bad input."""
 
 from __future__ import annotations
 
@@ -337,6 +337,70 @@ def test_per_sample_settings_follow_the_space():
     assert 0.1 <= model.bandwidth_ <= 1.0
 
 
+def test_per_sample_loss_has_the_published_scale():
+    """The published Fréchet variance of distributions is a sum over the grid, whatever else is set."""
+    from dataclasses import replace
+
+    from assay.methods.desi.base import frechet_variance
+    from assay.methods.desi.per_sample import DISTRIBUTIONS, MATRICES, _Fit
+    from assay.methods.desi.training import Rows
+
+    for design, settings in (("distributions", replace(DISTRIBUTIONS, patience=3)), ("spd", MATRICES)):
+        sample = simulate(design, 20, seed=0)  # pyright: ignore[reportArgumentType]
+        variance = frechet_variance(sample.space, sample.Y)
+        unit = _Fit(sample.space, Rows(torch.empty(0), torch.from_numpy(sample.Y), 1.0), settings).unit
+        if design == "distributions":
+            assert unit == pytest.approx(100 * variance)
+        else:
+            mean = sample.space.mean(sample.Y, np.full((1, 20), 0.05))
+            assert unit == pytest.approx(sample.space.distance(sample.Y, mean).mean())
+
+
+def test_many_rows_are_handled_in_blocks_and_the_loss_by_a_sample(monkeypatch):
+    from assay.methods.desi import base, smoother, training
+
+    X, y, theta = line(90)
+    whole = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(X, y)
+    for module in (base, smoother):
+        monkeypatch.setattr(module, "BLOCK_ENTRIES", 7 * 90)
+    np.testing.assert_allclose(whole.predict(X), whole.smoother_.predict(whole.predict_index(X))[:, 0])
+    blocks = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(X, y)
+    np.testing.assert_allclose(blocks.predict(X), whole.predict(X), atol=1e-12)
+    assert blocks.fallbacks_ == whole.fallbacks_
+    constant = FrechetMean(Euclidean()).fit(X, y)
+    np.testing.assert_allclose(constant.predict(X), y.mean())
+    # A loss over some of the rows still finds the direction, and is the mean of those rows' errors.
+    monkeypatch.setattr(training, "LOSS_ROWS", 30)
+    assert angle(DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(X, y).coef_, theta) < 10
+    rows = training.Rows(torch.from_numpy(X), torch.from_numpy(y[:, None]), 1.0)
+    z, h = rows.X[:, 0], torch.tensor(0.5)
+    some = training.leave_one_out_loss(Euclidean(), z, rows, h).item()
+    monkeypatch.setattr(training, "LOSS_ROWS", 90)
+    every = training.leave_one_out_loss(Euclidean(), z, rows, h).item()
+    assert some != every
+    chosen = torch.randperm(90, generator=torch.Generator().manual_seed(0))[:30]
+    errors = []
+    for i in chosen.tolist():
+        order = np.argsort(np.delete(X[:, 0], i))
+        rest = np.delete(X[:, 0], i)[order], np.delete(y, i)[order, None]
+        errors.append((IndexSmoother(Euclidean(), *rest, 0.5).predict(X[[i], 0])[0, 0] - y[i]) ** 2)
+    assert some == pytest.approx(np.mean(errors), rel=1e-9)
+
+
+def test_a_second_fit_forgets_the_first():
+    X, y, _ = line(30)
+    model = DeSIRegressor(Euclidean(), **QUICK).fit(X, y)
+    model.bootstrap_direction(2)
+    model.set_params(mode="per_sample", max_epochs=1).fit(X, y)
+    assert not hasattr(model, "direction_ci_")
+    assert not hasattr(model, "coef_")
+    with pytest.raises(InputError):
+        model.fit(X, np.full(30, np.nan))
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+@pytest.mark.filterwarnings("ignore:constant predictors")
 def test_bootstrap_of_the_direction():
     X, y, theta = line(60, noise=0.3)
     model = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(
@@ -407,13 +471,14 @@ def test_bad_parameters_are_named(parameters, message):
         DeSIRegressor(Euclidean(), **parameters).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore:the bandwidth")
 def test_bad_data_are_named():
     X, y, _ = line(20)
     model = DeSIRegressor(Euclidean(), **QUICK)
     with pytest.raises(InputError, match="X has 20 rows but y has 19"):
         model.fit(X, y[:-1])
     with pytest.raises(InputError, match="NaN"):
-        model.fit(np.where(X == X[3, 1], np.nan, X), y)
+        model.fit(np.where(X[3, 1] == X, np.nan, X), y)
     with pytest.raises(InputError, match="2 sample"):
         model.fit(X[:2], y[:2])
     with pytest.raises(InputError, match="not an array of numbers"):

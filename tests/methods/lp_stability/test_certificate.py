@@ -23,10 +23,12 @@ from assay.methods.lp_stability import (
     certify,
     radius,
 )
+from assay.methods.lp_stability.analytic import constrained_ridge, loss_sensitivity
 from assay.methods.lp_stability.assumptions import law_from_text, law_text
 from assay.methods.lp_stability.envelopes import DeclaredEnvelope
 from assay.methods.lp_stability.label_envelope import DeclaredLaw, LabelEnvelope
 from assay.methods.lp_stability.losses import as_loss
+from assay.methods.lp_stability.moments import inflate_moment, pair_envelope
 
 pytestmark = pytest.mark.filterwarnings("ignore::assay.methods.lp_stability.moments.MomentWarning")
 
@@ -198,6 +200,19 @@ def test_kappa_spends_a_tenth_of_delta(heavy_rows):
     X, y = heavy_rows(2000)
     found = certify(BallRidge(500.0), X, y, assumptions=Assumptions(x_bound=1.0, kappa=3.0))
     assert found.delta_moments == pytest.approx(0.005)
+    # By hand: sample moments of disjoint pairs, inflated at a third of 0.005 each; the radius gets the rest.
+    order = np.random.default_rng(0).permutation(2000)
+    train = np.sort(order[found.n_reserve :])
+    m = found.m
+    effect = 2 * constrained_ridge(x_bound=1.0, weight_bound=1.0, strong_convexity=500 / m, m=m)
+    effect = effect + loss_sensitivity(weight_bound=1.0) / m
+    measured = pair_envelope(effect, X[train], y[train], seed=0)
+    moments = {p: math.exp(measured.log_moments(p)) for p in (2.0, 3.0, 4.0)}
+    # A bound of a higher moment bounds the second one too.
+    second = min(inflate_moment(value, m // 2, 3.0, 0.005 / 3) ** (2 / p) for p, value in moments.items())
+    assert second > moments[2.0]
+    row = next(row for row in found.table if row.bound == "chebyshev")
+    assert row.radius == pytest.approx(math.sqrt(m * second / 2 * 0.955 / 0.045), rel=1e-6)
     assert "E H^(2p) <= 3" in found.sentence()
     wider = certify(BallRidge(500.0), X, y, assumptions=Assumptions(x_bound=1.0, kappa=30.0))
     assert wider.upper > found.upper
@@ -255,11 +270,39 @@ def test_the_whole_procedure_covers_the_risk(heavy_rows):
         assert all(risk <= row.upper for row in found.table if row.target == "hold-out")
 
 
+def test_hold_out_bounds_use_what_is_declared(heavy_rows):
+    X, y = heavy_rows(500)
+    model = Ridge(10.0)
+    found = certify(model, X, y, assumptions=Assumptions(x_bound=1.0, label_moment={2: 2.0}))
+    assert isinstance(found, Estimate)
+    order = np.random.default_rng(0).permutation(500)
+    held, train = np.sort(order[: found.n_reserve]), np.sort(order[found.n_reserve :])
+    model.fit(X[train], y[train])
+    # |y - w.x - b| <= |y| + ||w|| + |b|, by Minkowski's inequality in L_2.
+    second = (math.sqrt(2) + np.linalg.norm(model.coef_) + abs(model.intercept_)) ** 2
+    row = next(row for row in found.table if row.bound == "second moment")
+    assert row.target == "hold-out"
+    expected = math.sqrt(2 * second * math.log(20) / 100)
+    assert row.radius == pytest.approx(expected, rel=1e-9)
+    assert row.upper == pytest.approx(np.abs(y[held] - model.predict(X[held])).mean() + expected)
+    without = certify(
+        KNeighborsRegressor(3), X, y, assumptions=Assumptions(x_bound=1.0, label_moment={2: 2.0})
+    )
+    assert (
+        "only the losses of linear models" in next(r for r in without.table if r.target == "hold-out").reason
+    )
+
+
 def test_vacuous_is_said_first(heavy_rows):
     X, y = heavy_rows(200)
     found = certify(BallRidge(0.01), X, y, assumptions=Assumptions(x_bound=1.0, label_law=LAW))
     assert found.vacuous
     assert found.text().startswith("This certificate is vacuous")
+    twice = certify(
+        BallRidge(1500.0), *heavy_rows(1250), assumptions=Assumptions(x_bound=1.0, label_moment={2: 1.5})
+    )
+    assert 2 < twice.upper / twice.risk_constant < 3
+    assert twice.vacuous
     tight = certify(BallRidge(1e6), *heavy_rows(20_000), assumptions=Assumptions(x_bound=1.0, label_law=LAW))
     assert not tight.vacuous
     assert tight.text().startswith("With probability at least 0.95 over the draw of the 16000 training rows")

@@ -135,12 +135,14 @@ def test_drawn_envelope_errs_upwards():
         truth = halfnormal_moment(p, math.sqrt(2))
         assert truth < math.exp(envelope.log_moments(p)) < 1.1 * truth
     y = np.array([0.1, 1.0, 2.0, 3.0, 20.0])
-    exceedance, shift = envelope.tail(y)
+    found = envelope.tail(y)
+    assert found is not None
+    exceedance, shift = found
     # h(x) > y for |x| > x_y.
     grid = np.linspace(0, 10, 100_001)
-    for level, found, mean in zip(y[1:4], exceedance[1:4], shift[1:4], strict=True):
+    for level, chance, mean in zip(y[1:4], exceedance[1:4], shift[1:4], strict=True):
         edge = np.interp(level, grid * special.erf(grid / math.sqrt(2)) + 2 * stats.norm.pdf(grid), grid)
-        assert 2 * stats.norm.sf(edge) <= found < 1.3 * 2 * stats.norm.sf(edge) + 1e-3
+        assert 2 * stats.norm.sf(edge) <= chance < 1.3 * 2 * stats.norm.sf(edge) + 1e-3
         assert mean >= 2 * stats.norm.pdf(edge)
     # Beyond all draws the moments still bound what the draws cannot show.
     assert 0 < exceedance[-1] < 1e-3

@@ -34,8 +34,8 @@ def test_scikit_learn_conventions(estimator):
     check_estimator(estimator, on_skip=None)
 
 
-class AbsoluteMean(RegressorMixin, BaseEstimator):
-    """Predicts minus the mean of all labels, so that the absolute loss of a zero label is |mean|."""
+class Mean(RegressorMixin, BaseEstimator):
+    """Predicts the mean of all labels; with labels far from it the absolute loss moves as the mean does."""
 
     def fit(self, X, y):
         self.mean_ = float(np.mean(y))
@@ -51,16 +51,10 @@ def test_gaussian_mean_witness():
     With a mean far from zero the change is exactly that; uniform stability is infinite.
     """
     rng = np.random.default_rng(0)
-    m, n_pairs = 50, 4000
+    m, n_pairs = 50, 3000
     y = rng.normal(size=m) + 100
     reserve = rng.normal(size=n_pairs) + 100
-    # Training rows are drawn anew in every pair by the law; one sample conditions on it.
-    found = StabilityEstimator(AbsoluteMean(), n_pairs=n_pairs, p=(2,), random_state=0).fit(
-        np.zeros((m, 1)), y, np.zeros((n_pairs, 1)), np.zeros(n_pairs)
-    )
-    # The reserve labels above are zero, so every new row pulls the mean by about 100 / m: exact per pair.
-    assert found.deltas_.max() <= (y.max() + 1e-9) / m
-    moved = StabilityEstimator(AbsoluteMean(), n_pairs=n_pairs, p=(2,), random_state=0).fit(
+    moved = StabilityEstimator(Mean(), n_pairs=n_pairs, p=(2,), random_state=0).fit(
         np.zeros((m, 1)), y, np.zeros((n_pairs, 1)), reserve
     )
     sample = np.sqrt(np.mean((y[:, None] - reserve[None, :]) ** 2)) / m

@@ -232,6 +232,19 @@ def test_swap_effects_of_the_mean_in_closed_form():
     np.testing.assert_allclose(left_out.largest, 0)
 
 
+def test_the_row_that_comes_in_says_nothing_of_its_own_risk():
+    """The nearest neighbour of a far-off new row is itself after the swap; no other loss moves."""
+    X, y = -1e-3 * np.arange(30)[:, None], np.zeros(30)
+    reserve = 3.0 ** np.arange(1, 11)[:, None], np.ones(10)
+    fits = perturbable_fits(KNeighborsRegressor(1), X, y, np.vstack([X, reserve[0]]))
+    effects = measured(fits, (X, y), reserve, n_pairs=40)
+    # Rows further out than the new one have it as their neighbour; the last has nobody behind it.
+    np.testing.assert_allclose(effects.largest, 1.0)
+    last = np.isclose(effects.risk, 0.0)
+    assert last.any()
+    assert (effects.risk[~last] < 0).all()
+
+
 def test_an_interrupted_measurement_resumes(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 2)), rng.normal(size=40)

@@ -27,9 +27,9 @@ class FrechetRegressor(RegressorMixin, BaseEstimator):
     """Regression of points of a metric space on predictors, with scikit-learn's interface.
 
     A subclass fits with `_fit(X, Y)` and predicts with `_predict(X)`, where X is standardised, without
-    constant columns, and Y are checked points. Their rows come in an order that only depends on their content:
-    whatever is random draws the same rows for every permutation of the data. A one-dimensional response is
-    treated as points with one coordinate and comes back one-dimensional.
+    constant columns, and Y are checked points. Their rows come in an order that only depends on their
+    content: whatever is random draws the same rows for every permutation of the data. A one-dimensional
+    response is treated as points with one coordinate and comes back one-dimensional.
 
     Attributes:
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.

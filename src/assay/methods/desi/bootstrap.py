@@ -12,7 +12,7 @@ from assay.errors import InputError
 from assay.methods.desi.index_model import Bandwidth, SharedDirection
 from assay.methods.desi.metrics import angle
 from assay.methods.desi.spaces.space import MetricSpace
-from assay.methods.desi.training import Rows, Schedule, train
+from assay.methods.desi.training import REFINING_LR, Rows, Schedule, train
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def bootstrap_direction(
         resampled = rows.take(drawn)._replace(counts=torch.from_numpy(counts).to(rows.X)[drawn])
         model = SharedDirection(direction).to(rows.X.device)
         held = Bandwidth(bandwidth, learnt=False).to(rows.X.device)
-        train(space, model, held, resampled, None, Schedule(0.0, max_epochs, patience=20))
+        train(space, model, held, resampled, None, Schedule(0.0, max_epochs, patience=10, lr=REFINING_LR))
         fitted = model.direction().detach().cpu().numpy()
         sample[:] = fitted if fitted @ direction >= 0 else -fitted
     angles = np.array([angle(sample, direction) for sample in directions])

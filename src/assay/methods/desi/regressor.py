@@ -27,6 +27,7 @@ from assay.methods.desi.smoother import IndexSmoother
 from assay.methods.desi.spaces.space import MetricSpace
 from assay.methods.desi.training import (
     LOSS_ROWS,
+    REFINING_LR,
     Rows,
     Schedule,
     Training,
@@ -70,7 +71,8 @@ class DeSIRegressor(FrechetRegressor):
             n_restarts + 1. Not used in mode `per_sample`.
         max_epochs: gradient steps from a start at most.
         patience: steps without a better validation error after which a start is given up.
-        val_fraction: the share of rows held out to stop the starts by; 0 stops them by the leave-one-out error.
+        val_fraction: the share of rows held out to stop the starts by; 0 stops them by the leave-one-out
+            error.
         hidden: width of the network.
         dropout: dropout rate of the network.
         device: where torch computes.
@@ -147,7 +149,7 @@ class DeSIRegressor(FrechetRegressor):
         return self._index(self._standardised(self._validated(X, reset=False)))
 
     def bootstrap_direction(
-        self, n_boot: int = 200, *, level: float = 0.95, max_epochs: int = 100, seed: int = 0
+        self, n_boot: int = 200, *, level: float = 0.95, max_epochs: int = 50, seed: int = 0
     ) -> DirectionBootstrap:
         """How stable the direction is under resampling of the rows; the result is also kept as
         `direction_ci_`.
@@ -254,7 +256,7 @@ class DeSIRegressor(FrechetRegressor):
                 Bandwidth(bandwidth, learnt=False).to(rows.X.device),
                 rows,
                 None,
-                Schedule(schedule.lam, schedule.max_epochs, schedule.patience),
+                replace(schedule, lr=REFINING_LR),
             )
             direction = refined.model.direction().detach()
         theta = oriented(direction.cpu().numpy())

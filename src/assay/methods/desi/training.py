@@ -25,6 +25,8 @@ from assay.methods.desi.weights import local_linear_weights
 
 # Steps in a row that may be skipped because the loss or its gradient is not finite.
 SKIPPED_STEPS = 5
+# Adam's learning rate from a direction that is nearly right.
+REFINING_LR = 0.02
 # Rows whose error the loss averages: with more rows the cost would grow with their square. All rows remain
 # neighbours.
 LOSS_ROWS = 1024

@@ -304,7 +304,7 @@ def _certificate(problem: Problem, gap: _Gap, inputs: dict[str, str]) -> Certifi
         upper_loo=upper_loo,
         delta_moments=gap.delta_moments,
         # Twice a negative risk is no yardstick.
-        vacuous=bool(upper > 3 * constant),
+        vacuous=bool(upper > constant + abs(constant)),
         risk_loo=risk_loo,
         bias=gap.bias,
         table=tuple(table),

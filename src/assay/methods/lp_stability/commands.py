@@ -143,8 +143,11 @@ def certify(
         Of the split and of the swaps.
     out
         Where to write the JSON file. While an estimate is measured its partial results are kept beside it, so
-        that
-            an interrupted command goes on where it stopped.
+        that an interrupted command goes on where it stopped.
+    save_model
+        Where to write, with joblib, the model that the statement speaks of.
+    quiet
+        Show no progress.
     as_json
         Print the content of the file.
     """

@@ -39,8 +39,8 @@ SERIES_BELOW = 1e-3
 LARGE = 600.0
 # w need not be exact: two steps of Newton's method cost less than 1e-8 of the radius.
 NEWTON_STEPS = 2
-# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times the depth, which
-# is the growth of log y where T(y) is small. The rise is log(log(t y) - log(turning point of phi(u) / u^p)).
+# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times the depth,
+# which is the growth of log y where T(y) is small. The rise is log(log(t y) - log(turning point of phi(u) / u^p)).
 DEPTHS = np.array([0.2, 0.9, 1.8, 3.5, 6.5])
 RISES = np.array([-4.0, -3.0, -2.0, -1.0, 0.0, 1.0])
 FIRST_STEPS = np.array([0.6, 0.5])
@@ -66,20 +66,18 @@ def moment_radius(delta: Array, sums: TruncationSums, sided: int = 1) -> tuple[A
     value, level = truncation.bennett_moment_radius(delta, sums, sided)
     scaled, delta = truncation.scale(sums, delta)
     rows = np.flatnonzero((scaled.p > 2) & np.isfinite(value) & (value > 0))
-    if rows.size == 0:
-        return value, level
-    part = Scaled(*(field.ravel()[rows] for field in scaled))
-    sharper, logit = _two_level_radius(delta.ravel()[rows], part, sided)
     flat_value, flat_level = np.array(value).ravel(), np.array(level).ravel()
-    better = part.unit * sharper < flat_value[rows]
-    flat_level[rows[better]] = (part.unit * part.level(delta.ravel()[rows], logit))[better]
-    flat_value[rows] = np.minimum(flat_value[rows], part.unit * sharper)
+    if rows.size:
+        part, confidence = scaled.rows(rows), delta.ravel()[rows]
+        sharper, logit = _two_level_radius(confidence, part, sided)
+        better = part.unit * sharper < flat_value[rows]
+        flat_level[rows[better]] = (part.unit * part.level(confidence, logit))[better]
+        flat_value[rows] = np.minimum(flat_value[rows], part.unit * sharper)
     return flat_value.reshape(scaled.p.shape), flat_level.reshape(scaled.p.shape)
 
 
 def moment_log_tail(z: float, sums: TruncationSums, sided: int = 1) -> float:
-    """log of an upper bound of the tail probability at distance z > 0, at most 0: the inverse of the least
-    radius.
+    """log of an upper bound of the tail probability at z > 0, at most 0: the inverse of the least radius.
 
     Found by ever finer grids of delta; the upper end of the last one is returned, whose radius is at most z.
 
@@ -117,7 +115,7 @@ def _slope(x: Array) -> Array:
     return np.where(u < SERIES_BELOW, 2 + u / 3, np.where(u > LARGE, u, closed))
 
 
-def turning_point(p: Array) -> Array:
+def turning_point(p: np.ndarray) -> np.ndarray:
     """log of the u at which phi(u) / u^p is least, p > 2: the root of u phi'(u) = p phi(u), just below p."""
     # u phi' / phi = u + u^2 / phi lies between max(u, 2) and u + 2, so the root between p - 2 and p.
     lower, upper = np.log(np.maximum(p - 2, 1e-12)), np.log(p)
@@ -144,55 +142,58 @@ def _lower_level(x: Array, p: Array) -> Array:
 
 def _two_level_radius(delta: np.ndarray, scaled: Scaled, sided: int) -> tuple[np.ndarray, np.ndarray]:
     """Radii in units of M_p^(1/p), and the logit of T(y) / delta at each."""
-    p = scaled.p
-    turn = turning_point(p)
+    turn = turning_point(scaled.p)
 
-    def log_distance(depth: np.ndarray, rise: np.ndarray) -> np.ndarray:
+    def log_distance(depth: np.ndarray, rise: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        p, _, shift, variance = part = scaled.rows(rows)
         logit = -p * depth
-        x = turn + np.exp(rise)
+        log_y = part.log_level(delta[rows], logit)
+        x = turn[rows] + np.exp(rise)
         low = _lower_level(x, p)
-        log_y = np.log(scaled.level(delta, logit))
-        exponent = np.log(sided / delta) + np.logaddexp(0.0, logit)
+        log_phi_low = log_phi(low)
+        ratio = np.maximum(log_phi_low - p * low, log_phi(x) - p * x)
+        exponent = np.log(sided / delta[rows]) + np.logaddexp(0.0, logit)
         with np.errstate(over="ignore"):
-            spread = scaled.variance * np.exp(2 * (x - log_y) + log_phi(low) - 2 * low)
-            ratio = np.maximum(log_phi(low) - p * low, log_phi(x) - p * x)
-            jumps = scaled.shift * np.exp(p * (x - log_y) + ratio)
-            z = scaled.shift * np.exp((1 - p) * log_y) + np.exp(log_y - x) * (exponent + spread + jumps)
+            spread = variance * np.exp(2 * (x - log_y - low) + log_phi_low)
+            jumps = shift * np.exp(p * (x - log_y) + ratio)
+            z = shift * np.exp((1 - p) * log_y) + np.exp(log_y - x) * (exponent + spread + jumps)
             return np.where(np.isnan(z), np.inf, np.log(z))
 
-    point, least = _descend(log_distance, p.size)
-    return np.exp(least), -p * point[0]
+    point, least = _descend(log_distance, turn.size)
+    return np.exp(least), -scaled.p * point[0]
 
 
 def _descend(
-    objective: Callable[[np.ndarray, np.ndarray], np.ndarray], n: int
+    objective: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray], n: int
 ) -> tuple[Float[np.ndarray, "2 n"], Float[np.ndarray, " n"]]:
-    """Elementwise minimum over two variables: a grid, then Newton's method on differences over a shrinking
-    stencil.
+    """Elementwise minimum of n functions of two variables, by Newton's method on a shrinking stencil.
 
     Every value that is evaluated is a valid bound, so that only tightness rests on convergence.
+
+    Args:
+        objective: values at (first, second) of the functions with the given numbers, along the last axis.
     """
+    active = np.arange(n)
     first, second = (part.ravel()[:, None] for part in np.meshgrid(DEPTHS, RISES))
-    values = objective(first, second)
+    values = objective(first, second, active)
     best = np.argmin(values, axis=0)
-    point = np.stack([first[best, 0], second[best, 0]])
-    least, column = np.min(values, axis=0), np.arange(n)
+    point, least = np.stack([first[best, 0], second[best, 0]]), np.min(values, axis=0)
     offsets = np.array([(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1)], dtype=float)[:, :, None]
     size = np.ones(n)
     for _ in range(SEARCHES):
-        step = FIRST_STEPS[:, None] * size
-        around = point[None] + offsets * step[None]
-        values = objective(around[:, 0], around[:, 1])
+        step = FIRST_STEPS[:, None] * size[active]
+        around = point[None, :, active] + offsets * step
+        values = objective(around[:, 0], around[:, 1], active)
         newton = np.clip(_newton_step(values), -4.0, 4.0)
-        trial = point + step * newton
-        around = np.concatenate([around, trial[None]])
-        values = np.concatenate([values, objective(trial[None, 0], trial[None, 1])])
-        best = np.argmin(values, axis=0)
-        point, least = around[best, :, column].T, values[best, column]
+        around = np.concatenate([around, around[4:5] + step * newton])
+        values = np.concatenate([values, objective(around[9:, 0], around[9:, 1], active)])
+        best, column = np.argmin(values, axis=0), np.arange(active.size)
+        point[:, active], least[active] = around[best, :, column].T, values[best, column]
         # The stencil shrinks once the minimum lies within it.
         close = (best == 9) & (np.abs(newton).max(axis=0) < 0.5)
-        size = size * np.where(best == 4, 0.5, np.where(close, 0.7, 1.0))
-        if size.max() < SMALLEST_STENCIL:
+        size[active] *= np.where(best == 4, 0.5, np.where(close, 0.7, 1.0))
+        active = active[size[active] > SMALLEST_STENCIL]
+        if active.size == 0:
             break
     return point, least
 

@@ -96,9 +96,17 @@ class Scaled(NamedTuple):
     shift: np.ndarray
     variance: np.ndarray
 
+    def rows(self, rows: np.ndarray) -> Scaled:
+        """Those of the flattened problems."""
+        return Scaled(*(field.ravel()[rows] for field in self))
+
+    def log_level(self, delta: Array, logit: Array) -> np.ndarray:
+        """log of the level r at which T(r) takes the share expit(logit) of delta."""
+        return -(np.log(delta) - np.logaddexp(0.0, -logit)) / self.p
+
     def level(self, delta: Array, logit: Array) -> np.ndarray:
         """The level r at which T(r) takes the share expit(logit) of delta."""
-        return np.exp(-(np.log(delta) - np.logaddexp(0.0, -logit)) / self.p)
+        return np.exp(self.log_level(delta, logit))
 
     def variance_at(self, r: Array) -> Array:
         with np.errstate(over="ignore"):

@@ -1,0 +1,3 @@
+"""figures"""
+def panels(finished):
+    return {}
