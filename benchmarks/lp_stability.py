@@ -74,13 +74,12 @@ def main() -> None:
     disagreement = np.max(np.abs(bennett_form[:PEER_RADII] / one_by_one - 1))
     sharper = np.quantile(vectorised / bennett_form, [0.1, 0.5, 0.9])
 
-    print(f"{RADII} radii one by one (brentq), Bennett's form   {peer:8.2f} s  (from {PEER_RADII})")
-    print(
-        f"{RADII} radii in one call, Bennett's form           {same_form:8.2f} s  {peer / same_form:.0f} times faster"
-    )
-    print(
-        f"{RADII} radii in one call, both forms               {ours:8.2f} s  {peer / ours:.0f} times faster"
-    )
+    for what, seconds in (
+        (f"one by one (brentq; from {PEER_RADII}), Bennett's form", peer),
+        ("in one call, Bennett's form", same_form),
+        ("in one call, both forms", ours),
+    ):
+        print(f"{RADII} radii {what:<50} {seconds:7.2f} s  {peer / seconds:5.1f} times faster")
     print(f"largest relative disagreement    {disagreement:8.1e}  (Bennett's form)")
     print(
         "radius over Bennett's form        " + ", ".join(f"{q:.2f}" for q in sharper) + "  (10 %, 50 %, 90 %)"

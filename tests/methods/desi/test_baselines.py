@@ -151,10 +151,8 @@ def test_polar_coordinates_go_there_and_back():
             assert angles.shape == (p - 1,)
             np.testing.assert_allclose(direction_from_angles(angles), direction, atol=1e-12)
     np.testing.assert_allclose(direction_from_angles(np.array([])), [1.0])
-    along_axis = np.array([0.0, -1, 0])
-    np.testing.assert_allclose(
-        direction_from_angles(angles_from_direction(along_axis)), along_axis, atol=1e-12
-    )
+    axis = np.array([0.0, -1, 0])
+    np.testing.assert_allclose(direction_from_angles(angles_from_direction(axis)), axis, atol=1e-12)
 
 
 def test_frechet_single_index_finds_the_direction():

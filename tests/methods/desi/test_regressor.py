@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,24 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from assay.errors import InputError
+from assay.methods.desi import base, bootstrap, smoother, training
+from assay.methods.desi.base import frechet_variance
 from assay.methods.desi.baselines import FrechetMean, GlobalFrechet
+from assay.methods.desi.index_model import starting_directions
 from assay.methods.desi.metrics import angle, frechet_r2, mpe, mspe
+from assay.methods.desi.per_sample import (
+    DISTRIBUTIONS,
+    MATRICES,
+    NETWORKS,
+    SPHERES,
+    _Fit,
+    published_settings,
+)
 from assay.methods.desi.regressor import DeSIRegressor
 from assay.methods.desi.simulate import simulate
 from assay.methods.desi.smoother import IndexSmoother
-from assay.methods.desi.spaces import SPD, Composition, Euclidean, Sphere, Wasserstein1D
+from assay.methods.desi.spaces import SPD, Composition, Euclidean, GraphLaplacian, Sphere, Wasserstein1D
+from assay.methods.desi.training import Rows, leave_one_out_loss, train
 
 TEST_ROWS = 300
 # Quick settings for tests of plumbing.
@@ -222,6 +234,48 @@ def test_leave_one_out_is_the_reported_loss():
     assert model.restart_losses_.min() == pytest.approx(expected, rel=1e-9)
 
 
+def test_penalty_widens_the_bandwidth():
+    X, y, _ = line(40, noise=0.5)
+    settings = {"n_restarts": 0, "val_fraction": 0, "random_state": 0}
+    mild, strong = (DeSIRegressor(Euclidean(), lam=lam, **settings).fit(X, y) for lam in (0.0, 1.0))
+    assert strong.bandwidth_ > 2 * mild.bandwidth_
+    # The bandwidth starts from the rule of thumb; the objective holds the penalty.
+    difference = strong.loss_curve_[0] - mild.loss_curve_[0]
+    assert difference == pytest.approx(1.0 / (1.06 * 40**-0.2))
+
+
+def test_counts_in_the_loss_are_repeated_rows_without_their_copies():
+    X, y, _ = line(12)
+    counts = np.random.default_rng(0).integers(1, 4, size=12)
+    rows = Rows(
+        torch.from_numpy(X), torch.from_numpy(y[:, None]), 2.0, torch.from_numpy(counts.astype(float))
+    )
+    loss = leave_one_out_loss(Euclidean(), rows.X[:, 0], rows, torch.tensor(0.6)).item()
+    errors = []
+    for i in range(12):
+        others = np.repeat(np.delete(np.arange(12), i), np.delete(counts, i))
+        others = others[np.argsort(X[others, 0])]
+        fit = IndexSmoother(Euclidean(), X[others, 0], y[others, None], 0.6).predict(X[[i], 0])[0, 0]
+        errors += [(fit - y[i]) ** 2] * int(counts[i])
+    assert loss == pytest.approx(np.mean(errors) / 2, rel=1e-9)
+
+
+def test_symmetric_links_have_a_moment_start():
+    """The mean of the response says nothing about the direction of a quadratic link, its second moments do."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 6))
+    theta = np.array([1.0, -1, 0, 0, 2, 0]) / np.sqrt(6)
+    responses = ((X @ theta) ** 2)[:, None] * np.array([1.0, 0.5]) + 0.1 * rng.normal(size=(400, 2))
+    first, second, *random = starting_directions(X, responses, 3, rng)
+    assert angle(first, theta) > 30
+    assert angle(second, theta) < 15
+    assert len(random) == 3
+    np.testing.assert_allclose(np.linalg.norm([first, second, *random], axis=1), 1)
+    # With a linear link it is the other way round: the first start is least squares.
+    first, *_ = starting_directions(X, (X @ theta)[:, None] * np.array([1.0, 0.5]), 0, rng)
+    assert angle(first, theta) < 1e-4
+
+
 def test_extrapolation_is_flagged():
     X, y, _ = line(40)
     model = DeSIRegressor(Euclidean(), **QUICK).fit(X, y)
@@ -324,9 +378,6 @@ def test_per_sample_mode_is_the_published_algorithm():
 
 
 def test_per_sample_settings_follow_the_space():
-    from assay.methods.desi.per_sample import DISTRIBUTIONS, MATRICES, NETWORKS, SPHERES, published_settings
-    from assay.methods.desi.spaces import GraphLaplacian
-
     assert published_settings(Wasserstein1D()) is DISTRIBUTIONS
     assert published_settings(GraphLaplacian()) is NETWORKS
     assert published_settings(SPD()) is MATRICES
@@ -339,12 +390,6 @@ def test_per_sample_settings_follow_the_space():
 
 def test_per_sample_loss_has_the_published_scale():
     """The published Fréchet variance of distributions is a sum over the grid, whatever else is set."""
-    from dataclasses import replace
-
-    from assay.methods.desi.base import frechet_variance
-    from assay.methods.desi.per_sample import DISTRIBUTIONS, MATRICES, _Fit
-    from assay.methods.desi.training import Rows
-
     for design, settings in (("distributions", replace(DISTRIBUTIONS, patience=3)), ("spd", MATRICES)):
         sample = simulate(design, 20, seed=0)  # pyright: ignore[reportArgumentType]
         variance = frechet_variance(sample.space, sample.Y)
@@ -357,8 +402,6 @@ def test_per_sample_loss_has_the_published_scale():
 
 
 def test_many_rows_are_handled_in_blocks_and_the_loss_by_a_sample(monkeypatch):
-    from assay.methods.desi import base, smoother, training
-
     X, y, theta = line(90)
     whole = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(X, y)
     for module in (base, smoother):
@@ -401,7 +444,7 @@ def test_a_second_fit_forgets_the_first():
 
 
 @pytest.mark.filterwarnings("ignore:constant predictors")
-def test_bootstrap_of_the_direction():
+def test_bootstrap_of_the_direction(monkeypatch):
     X, y, theta = line(60, noise=0.3)
     model = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(
         np.column_stack([X, np.zeros(60)]), y
@@ -418,7 +461,13 @@ def test_bootstrap_of_the_direction():
     # The standard error of least squares, noise / sqrt(n), in the two directions that are free.
     assert 0.5 < np.radians(result.angles).std() / (0.3 / np.sqrt(60)) < 2
     assert angle(model.coef_[:3], theta) < 12
+    drawn = []
+    monkeypatch.setattr(
+        bootstrap, "train", lambda *arguments: drawn.append(arguments[3].counts) or train(*arguments)
+    )
     again = model.bootstrap_direction(20, max_epochs=40, seed=1)
+    assert [int(counts.sum()) for counts in drawn] == [60] * 20
+    assert all(len(counts) < 60 and counts.min() == 1 for counts in drawn)
     np.testing.assert_array_equal(again.directions, result.directions)
     noisy = DeSIRegressor(Euclidean(), n_restarts=0, random_state=0).fit(X, y + 3 * line(60, seed=9)[1])
     assert noisy.bootstrap_direction(20, max_epochs=40, seed=1).cosine_stability < result.cosine_stability

@@ -260,6 +260,71 @@ def test_second_level_matches_a_plain_minimisation(p, n, ratio, delta):
     assert found <= min(least, bennett_form) * (1 + 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("p", "n", "ratio", "delta"), [(1.5, 100, 1.0, 1e-2), (2.0, 30, 1.5, 1e-3), (4.5, 1000, 30.0, 1e-3)]
+)
+def test_bennett_form_matches_a_root_finder(p, n, ratio, delta):
+    mp = n * ratio
+
+    def bound(log_y, z):
+        y = math.exp(log_y)
+        variance = mp * y ** (2 - p) if p < 2 else n / 2
+        excess = z - mp / y ** (p - 1)
+        if excess <= 0:
+            return 1.0
+        u = excess * y / variance
+        return mp / y**p + 2 * math.exp(-variance / y**2 * ((1 + u) * math.log1p(u) - u))
+
+    def best(z):
+        grid = np.linspace(math.log(mp) / p, math.log(mp) / p + 12, 4001)
+        start = grid[np.argmin([bound(x, z) for x in grid])]
+        return optimize.minimize_scalar(
+            bound, args=(z,), bounds=(start - 0.01, start + 0.01), method="bounded"
+        ).fun
+
+    sums = TruncationSums(p, math.log(mp), math.log(mp), math.inf if p < 2 else n / 2)
+    found = float(truncation.bennett_moment_radius(delta, sums, sided=2)[0])
+    # The tail at the radius is delta, and falls there.
+    assert best(found) == pytest.approx(delta, rel=1e-5)
+    assert best(found * 0.99) > delta * 1.001
+
+
+@pytest.mark.parametrize(("n", "delta"), [(50, 0.1), (1000, 1e-4)])
+def test_known_law_matches_a_plain_minimisation(n, delta):
+    """h of Pareto's law, index 4: the formula of `known_law` with its integral, minimised over t, w and y."""
+    envelope = LawEnvelope(conditional=stats.pareto(4.0))
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+
+    def objective(parameters):
+        t, w = np.exp(parameters[:2])
+        y = w * (1 + math.exp(parameters[2]))
+        exceedance = n * min(1.0, y**-4)
+        if exceedance >= delta or t * y > 500:
+            return 1e6 * (1 + exceedance)
+        low, high = math.log(max(w, 1.0)), math.log(y)
+        x = 0.5 * (low + high) + 0.5 * (high - low) * nodes
+        # E[phi(t h); w < h <= y] with the density 4 h^-5, over log h.
+        between = (
+            0.5 * (high - low) * weights @ ((np.expm1(t * np.exp(x)) - t * np.exp(x)) * 4 * np.exp(-4 * x))
+        )
+        spread = 2 * n * (math.expm1(t * w) - t * w) / w**2 + n * between
+        return n * 4 / 3 * y**-3 + (math.log(1 / (delta - exceedance)) + spread) / t
+
+    edge = 0.25 * math.log(n / delta)
+    least = min(
+        optimize.minimize(
+            objective,
+            [0.5 * math.log(math.log(1 / delta) / n) + a, b, edge],
+            method="Nelder-Mead",
+            options={"maxiter": 4000, "xatol": 1e-9, "fatol": 1e-12},
+        ).fun
+        for a in (-1.0, -0.3, 0.3)
+        for b in (0.1, 1.0)
+    )
+    found = radius(envelope, n, delta, bound="optimised", level="tail").value
+    assert least * (1 - 1e-3) < found < least * 1.02
+
+
 def exact_sum_law(values, law, n):
     """Deviations of a sum of n independent integers from its mean, and P(S - ES >= each)."""
     single = np.zeros(values.max() - values.min() + 1)

@@ -102,6 +102,15 @@ def test_coverage_of_constrained_ridge_with_heavy_labels():
     assert max(gaps) > 0.05 * bound.value
 
 
+def test_gap_function_adds_twice_the_stability():
+    stability = constrained_ridge(x_bound=1.0, weight_bound=1.0, strong_convexity=1.0, m=10)
+    sensitivity = loss_sensitivity(weight_bound=1.0)
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(5, 2)), rng.normal(size=5), rng.normal(size=(5, 2)), rng.normal(size=5))
+    found = generalization.gap_function(stability, sensitivity, 10)(*rows)
+    np.testing.assert_allclose(found, 2 * stability(*rows) + sensitivity(*rows) / 10)
+
+
 def test_leave_one_out_needs_the_size_gap():
     gap = {2: 1e-6}
     unknown = generalization.leave_one_out_gap(gap, 100, 0.05, size_gap=None)

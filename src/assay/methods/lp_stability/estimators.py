@@ -31,7 +31,7 @@ class StabilityEstimator(MetaEstimatorMixin, BaseEstimator):
     losses.
 
     What it finds is an estimate, never a guarantee: the largest change over some evaluation rows is at most
-        the largest over all, and sample moments of heavy-tailed changes are mostly too small.
+    the largest over all, and sample moments of heavy-tailed changes are mostly too small.
 
     Args:
         estimator: the regressor; clones of it are fitted.

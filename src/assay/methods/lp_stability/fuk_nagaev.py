@@ -39,8 +39,9 @@ SERIES_BELOW = 1e-3
 LARGE = 600.0
 # w need not be exact: two steps of Newton's method cost less than 1e-8 of the radius.
 NEWTON_STEPS = 2
-# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times the depth,
-# which is the growth of log y where T(y) is small. The rise is log(log(t y) - log(turning point of phi(u) / u^p)).
+# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times the
+# depth, which is the growth of log y where T(y) is small. The rise is the logarithm of log(t y) less that of the
+# turning point of phi(u) / u^p.
 DEPTHS = np.array([0.2, 0.9, 1.8, 3.5, 6.5])
 RISES = np.array([-4.0, -3.0, -2.0, -1.0, 0.0, 1.0])
 FIRST_STEPS = np.array([0.6, 0.5])

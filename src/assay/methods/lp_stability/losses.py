@@ -54,7 +54,7 @@ def as_loss(loss: str | Loss | Function) -> Loss:
     """A loss from its name or from an elementwise function of labels and predictions.
 
     Names: `"absolute"`, `"squared"`, `"huber"` and `"pinball"`; `"huber:1.35"` sets the threshold (default 1)
-        and `"pinball:0.9"` the quantile (default 0.5).
+    and `"pinball:0.9"` the quantile (default 0.5).
 
     Raises:
         InputError: there is no such loss, or its parameter is out of range.

@@ -132,7 +132,7 @@ def read_recipe(path: Path | str) -> Any:
     """A new, unfitted estimator with the constructor parameters of the one in a model file.
 
     Nothing in the file can run code: it is read as data, and only scikit-learn estimators (and `BallRidge`)
-        with parameters that are numbers, texts, collections of these, or such estimators are made from it. It
+    with parameters that are numbers, texts, collections of these, or such estimators are made from it. It
     reads what `joblib.dump`, `pickle.dump` (protocols 2 to 5) and `skops.io.dump` write.
 
     Raises:
