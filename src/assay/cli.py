@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError
 
@@ -22,8 +23,13 @@ COMMANDS = {
 }
 
 
-def build_app() -> App:
-    """The application with its own commands and a sub-command per method."""
+def build_app(tokens: Sequence[str] = ()) -> App:
+    """The application with its own commands and a sub-command per method.
+
+    Args:
+        tokens: the command line. The verbs of the method that it names are imported, so that its help can say
+            what they do; all others stay import strings.
+    """
     app = App(
         name="assay",
         help="New machine-learning methods as real software, each with the study that tests its claims.",
@@ -38,17 +44,23 @@ def build_app() -> App:
         # Both spellings work; the help shows the one with hyphens.
         names = [card.command] + ([card.name] if card.name != card.command else [])
         method = App(name=names, help=f"{card.title}. {card.summary}", group="Methods")
+        addressed = bool(tokens) and tokens[0] in names
         for verb, target in card.verbs.items():
-            method.command(target, name=verb)
+            method.command(_imported(target) if addressed else target, name=verb)
         app.command(method)
     return app
+
+
+def _imported(target: str) -> Callable[..., object]:
+    module, _, function = target.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 when all went well, 2 for a mistake of the user's, 130 for Ctrl-C."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        sys.exit(build_app()(tokens))
+        sys.exit(build_app(tokens)(tokens))
     except (CycloptsError, InputError, MissingDependencyError) as error:
         message = error
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:

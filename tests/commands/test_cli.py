@@ -51,6 +51,7 @@ def test_help_and_version(assay):
         done = assay(*command, "--help")
         assert done.returncode == 0, done.stderr
         assert "Usage" in done.stdout
+    assert "Greet somebody." in assay("example-method", "--help").stdout
 
 
 @pytest.mark.parametrize(
