@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE = 1
+export NO_MKDOCS_2_WARNING = 1
 
 .PHONY: help setup demo test test-slow lint docs results
 

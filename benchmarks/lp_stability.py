@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
@@ -43,7 +44,7 @@ def scalar_radius(delta: float, n: float, p: float, moment_p: float) -> float:
         grid = np.linspace(low, max(log_z, low) + 2.0, 24)
         start = int(np.argmin([log_bound(x, z) for x in grid]))
         bracket = (grid[max(start - 1, 0)], grid[min(start + 1, grid.size - 1)])
-        found = minimize_scalar(
+        found: Any = minimize_scalar(
             log_bound, args=(z,), bounds=bracket, method="bounded", options={"xatol": 1e-7}
         )
         return float(found.fun)

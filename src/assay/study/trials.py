@@ -53,7 +53,8 @@ class FinishedTrial:
         measurements: metric name -> value; empty unless `status` is `"ok"`. Infinite values are allowed.
         error: the last line of the traceback, or how the worker died; empty when `status` is `"ok"`.
         traceback: the whole traceback of a trial that raised.
-        wall_seconds, cpu_seconds: what the trial took.
+        wall_seconds: what the trial took on the clock.
+        cpu_seconds: what it took of the processor.
         peak_mebibytes: the largest resident memory of the worker during the trial.
     """
 

@@ -25,7 +25,11 @@ from assay.methods.desi.baselines import (
     IndexFrechet,
     LocalFrechet,
 )
-from assay.methods.desi.baselines.single_index import angles_from_direction, direction_from_angles
+from assay.methods.desi.baselines.single_index import (
+    angles_from_direction,
+    direction_from_angles,
+    leave_one_out_error,
+)
 from assay.methods.desi.metrics import angle, mpe
 from assay.methods.desi.simulate import simulate
 from assay.methods.desi.spaces import SPD, Euclidean, Sphere, Wasserstein1D
@@ -184,6 +188,17 @@ def test_index_frechet_takes_the_best_of_its_directions():
     assert model.n_bins_ in (15, 20, 30, 50)
     fewer = IndexFrechet(Wasserstein1D(grid_size=4), n_directions=5, random_state=0).fit(X, Y)
     assert model.criterion_ < fewer.criterion_
+
+
+def test_index_frechet_takes_its_bandwidth_from_the_equal_direction():
+    X, Y = data(n=50)
+    model = IndexFrechet(Euclidean(), n_directions=2, n_bandwidths=4, random_state=0).fit(X, Y)
+    Z, targets = in_content_order((X - X.mean(0)) / X.std(0), Y)
+    errors = {
+        h: leave_one_out_error(Euclidean(), Z @ np.full(3, 3**-0.5), targets, h)
+        for h in 50**-0.2 * np.geomspace(0.5, 3, 4)
+    }
+    assert model.bandwidth_ == pytest.approx(min(errors, key=errors.__getitem__))
 
 
 def test_index_frechet_bins_are_of_equal_size():

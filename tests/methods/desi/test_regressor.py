@@ -186,7 +186,11 @@ def test_fit_depends_on_its_seed_alone(mode):
         return model.fit(X, y).predict(X)
 
     torch.manual_seed(1)
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     one = fitted(0)
+    # The global random states are neither used nor advanced.
+    assert torch.equal(before, torch.get_rng_state())
+    assert (numpy_before == np.random.get_state()[1]).all()  # noqa: NPY002
     torch.manual_seed(2)
     np.testing.assert_array_equal(one, fitted(0))
     assert np.abs(one - fitted(1)).max() > 1e-6
@@ -566,14 +570,27 @@ def test_a_loss_that_stays_nan_ends_the_fit_and_one_that_recovers_does_not():
     assert model.score(X, y) > 0.9
 
 
-def test_curved_spaces_start_from_their_neighbours():
+def test_curved_spaces_start_from_their_neighbours(monkeypatch):
     """Warm starts along the index change nothing but the speed."""
-    sample = simulate("sphere", 60, seed=1)
-    z = np.sort(np.random.default_rng(0).normal(size=60))
-    smoother = IndexSmoother(Sphere(positive=True), z, sample.Y, 0.5)
-    targets = np.random.default_rng(1).uniform(-2, 2, 40)
-    single = np.concatenate([smoother.predict(targets[[i]]) for i in range(40)])
-    np.testing.assert_allclose(smoother.predict(targets), single, atol=1e-7)
+    sample, starts = simulate("sphere", 60, seed=1), []
+    order = np.argsort(sample.X @ sample.direction)
+    z = (sample.X @ sample.direction)[order]
+    fit = IndexSmoother(sample.space, z, sample.Y[order], 0.3)
+    targets = np.random.default_rng(1).uniform(z[5], z[-5], 40)
+    single = np.concatenate([fit.predict(targets[[i]]) for i in range(40)])
+    mean = Sphere.mean
+
+    def record(self, Y, weights, init=None):
+        result = mean(self, Y, weights, init)
+        if init is not None:
+            starts.extend(self.distance(init, result))
+        return result
+
+    monkeypatch.setattr(Sphere, "mean", record)
+    np.testing.assert_allclose(fit.predict(targets), single, atol=1e-7)
+    # Forty starts, each from a solution nearby; the curve is more than 1 long.
+    assert len(starts) == 40
+    assert max(starts) < 0.2
 
 
 def test_scikit_learn_tools():

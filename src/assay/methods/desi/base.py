@@ -188,9 +188,7 @@ def frechet_means(
     weights_of: Callable[[slice], Float[np.ndarray, "b n"]],
     n_targets: int,
 ) -> Float[np.ndarray, "m ..."]:
-    """Weighted Fréchet means for many targets in blocks, so that memory does not grow with targets x training
-    rows.
-    """
+    """Weighted Fréchet means in blocks of targets: memory does not grow with targets x training rows."""
     size = max(1, BLOCK_ENTRIES // len(Y))
     blocks = [slice(start, min(start + size, n_targets)) for start in range(0, n_targets, size)]
     return np.concatenate([space.mean(Y, weights_of(block)) for block in blocks])
@@ -199,8 +197,7 @@ def frechet_means(
 def coordinates(
     space: MetricSpace, Y: Float[np.ndarray, "n ..."], n_components: int = 10
 ) -> Float[np.ndarray, "n dim"]:
-    """Coordinates for the responses: exact ones where the space has them, else classical scaling of the
-    distances.
+    """Coordinates for the responses: exact ones where the space has them, else scaled distances.
 
     Classical (Torgerson) scaling keeps at most `n_components` coordinates: the leading ones with positive
     eigenvalue.

@@ -64,8 +64,7 @@ def bootstrap_direction(
     max_epochs: int,
     seed: int,
 ) -> DirectionBootstrap:
-    """Refit the direction to `n_boot` samples of the rows with replacement, from the fitted direction,
-    bandwidth held.
+    """Refit the direction to samples of the rows with replacement, from the fitted one, bandwidth held.
 
     A row that was drawn twice counts twice but is one row: leaving it out leaves out all of its copies, which
     would otherwise predict each other perfectly.

@@ -66,10 +66,9 @@ SharedModel = SharedDirection | SharedNetworkDirection
 
 
 def direction_network(
-    n_predictors: int, hidden: int, dropout: float, generator: torch.Generator | None = None
+    n_predictors: int, hidden: int, dropout: float, generator: torch.Generator
 ) -> nn.Sequential:
-    """The network that proposes directions: two hidden blocks Linear-LayerNorm-LeakyReLU-Dropout, then
-    Linear.
+    """The network that proposes directions: two blocks Linear-LayerNorm-LeakyReLU-Dropout, then Linear.
 
     Kaiming-normal weights and zero biases, as in the authors' implementation; `generator` draws the weights.
     """
@@ -77,25 +76,27 @@ def direction_network(
     width = n_predictors
     for _ in range(2):
         layers += [
-            nn.Linear(width, hidden),
+            seeded_linear(width, hidden, generator),
             nn.LayerNorm(hidden),
             nn.LeakyReLU(),
             SeededDropout(dropout, generator),
         ]
         width = hidden
-    layers.append(nn.Linear(width, n_predictors))
-    network = nn.Sequential(*layers).double()
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
-    return network
+    layers.append(seeded_linear(width, n_predictors, generator))
+    return nn.Sequential(*layers).double()
+
+
+def seeded_linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
+    """A linear layer with Kaiming-normal weights from `generator` and zero biases."""
+    # Made on the meta device, the layer does not initialise itself from the global random state.
+    layer = nn.Linear(n_in, n_out, dtype=torch.float64, device="meta").to_empty(device=generator.device)
+    nn.init.kaiming_normal_(layer.weight, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class SeededDropout(nn.Module):
-    """Dropout that draws from a generator of its own, so that a fit does not depend on the global random
-    state.
-    """
+    """Dropout that draws from a generator of its own: no fit depends on the global random state."""
 
     def __init__(self, rate: float, generator: torch.Generator | None) -> None:
         super().__init__()

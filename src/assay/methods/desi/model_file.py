@@ -64,7 +64,7 @@ def save_model(model: DeSIRegressor, folder: Path | str) -> None:
     }
     arrays = {"X": model._X, "z": model.smoother_.z, "Y": model.smoother_.Y}
     arrays |= {name: getattr(model, name) for name in CURVES}
-    if model.mode == "per_sample":
+    if hasattr(model, "per_sample_"):
         arrays |= {f"network.{name}": value for name, value in model.per_sample_.state.items()}
     with replacing_folder(folder) as temporary:
         # Python writes the shortest digits that read back as the same float, so nothing is lost in JSON.
@@ -105,7 +105,7 @@ def load_model(folder: Path | str, kind: type[Model] = DeSIRegressor) -> Model:
             )
         model.smoother_ = IndexSmoother(model.space, z, Y, model.bandwidth_)
         model.index_range_ = (float(z[0]), float(z[-1]))
-        if model.mode == "per_sample":
+        if arrays:
             model.per_sample_ = PerSampleIndex(
                 {name.removeprefix("network."): v for name, v in arrays.items()}
             )

@@ -1,5 +1,4 @@
-"""The authors' published algorithm, kept for comparison: a direction for every row, fitted within
-mini-batches.
+"""The authors' published algorithm, kept for comparison: a direction for every row, fitted in mini-batches.
 
 Its difference from a single-index model is deliberate: z_i = theta(x_i)' x_i with a network theta, so that
 two rows with the same response need not share a direction. Every row's own response takes part in its fitted
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -59,28 +58,35 @@ class PublishedSettings:
 
 
 DISTRIBUTIONS = PublishedSettings(
-    0.01,
-    1e-4,
-    100,
-    None,
-    0.3,
-    0.1,
-    (0.01, math.inf),
-    5e-4,
-    10_000,
-    10,
+    lr=0.01,
+    weight_decay=1e-4,
+    lr_step=100,
+    gradient_norm=None,
+    dropout=0.3,
+    bandwidth=0.1,
+    bandwidth_bounds=(0.01, math.inf),
+    lam=5e-4,
+    max_epochs=10_000,
+    patience=10,
     squared=True,
     validate_by_self_fit=False,
 )
-NETWORKS = PublishedSettings(
-    0.5, 1e-3, None, 1.0, 0.2, 0.5, (0.1, 1.0), 0.01, 1000, 5, squared=False, validate_by_self_fit=True
-)
 MATRICES = PublishedSettings(
-    0.1, 1e-3, None, 1.0, 0.2, 0.5, (0.1, 1.0), 0.01, 1000, 5, squared=False, validate_by_self_fit=True
+    lr=0.1,
+    weight_decay=1e-3,
+    lr_step=None,
+    gradient_norm=1.0,
+    dropout=0.2,
+    bandwidth=0.5,
+    bandwidth_bounds=(0.1, 1.0),
+    lam=0.01,
+    max_epochs=1000,
+    patience=5,
+    squared=False,
+    validate_by_self_fit=True,
 )
-SPHERES = PublishedSettings(
-    0.5, 1e-3, None, None, 0.2, 0.5, (0.2, 50.0), 0.01, 1000, 5, squared=False, validate_by_self_fit=True
-)
+NETWORKS = replace(MATRICES, lr=0.5)
+SPHERES = replace(NETWORKS, gradient_norm=None, bandwidth_bounds=(0.2, 50.0))
 
 
 def published_settings(space: MetricSpace) -> PublishedSettings:
@@ -180,7 +186,8 @@ class PerSampleIndex:
 
     def _model(self) -> PerSampleDirection:
         hidden, n_predictors = self.state["0.weight"].shape
-        network = direction_network(n_predictors, hidden, 0.0)
+        # The weights that are drawn here are replaced at once.
+        network = direction_network(n_predictors, hidden, 0.0, torch.Generator())
         network.load_state_dict({name: torch.from_numpy(value) for name, value in self.state.items()})
         return PerSampleDirection(network).eval()
 
@@ -199,9 +206,9 @@ class _Fit:
             # The published Fréchet variance of distributions is a sum over the grid while the loss is a mean
             # over it; the penalty on the bandwidth is stated on that scale.
             levels = Y.shape[1] if isinstance(space, Wasserstein1D) else 1
-            self.unit = float((distances**2).mean()) * levels
+            self.unit = float((distances**2).mean()) * levels or 1.0
         else:
-            self.unit = float(distances.mean())
+            self.unit = float(distances.mean()) or 1.0
 
     def loss(self, z_in: Tensor, Y: Tensor, z_out: Tensor, targets: Tensor, h: Tensor) -> Tensor:
         squared = self.space.loss(Y, local_linear_weights(z_in, z_out, h).weights, targets)

@@ -86,7 +86,8 @@ class DeSIRegressor(FrechetRegressor):
             in mode `per_sample`.
         bandwidth_: of the final smoother.
         loss_curve_, validation_curve_: of the start that was kept.
-        restart_losses_: the leave-one-out error by which the starts were compared.
+        restart_losses_: the leave-one-out errors by which the starts were compared; in mode `per_sample` the
+            best monitored loss.
         fallbacks_: number of training rows without a local-linear fit (`IndexSmoother.fallbacks`).
         index_range_: smallest and largest index in training.
         direction_ci_: after `bootstrap_direction`.
@@ -151,8 +152,7 @@ class DeSIRegressor(FrechetRegressor):
     def bootstrap_direction(
         self, n_boot: int = 200, *, level: float = 0.95, max_epochs: int = 50, seed: int = 0
     ) -> DirectionBootstrap:
-        """How stable the direction is under resampling of the rows; the result is also kept as
-        `direction_ci_`.
+        """How stable the direction is under resampling of the rows; also kept as `direction_ci_`.
 
         Args:
             n_boot: bootstrap samples.
@@ -164,7 +164,7 @@ class DeSIRegressor(FrechetRegressor):
             InputError: the fit has a direction for every row, or an argument is out of range.
         """
         check_is_fitted(self)
-        if self.mode == "per_sample":
+        if hasattr(self, "per_sample_"):
             raise InputError(
                 "mode 'per_sample' has a direction for every row, not one to bootstrap: use mode 'shared'"
             )
@@ -198,7 +198,7 @@ class DeSIRegressor(FrechetRegressor):
     def _check_parameters(self) -> None:
         if self.mode not in get_args(Mode):
             raise InputError(f"mode is {self.mode!r}: choose one of {', '.join(get_args(Mode))}")
-        if self.bandwidth != "learn":
+        if not (isinstance(self.bandwidth, str) and self.bandwidth == "learn"):
             check_number(self, "bandwidth", above=0)
             if self.mode == "per_sample":
                 raise InputError("mode 'per_sample' learns its bandwidth: pass bandwidth='learn'")
@@ -307,7 +307,7 @@ class DeSIRegressor(FrechetRegressor):
         self.index_range_ = (float(z[order[0]]), float(z[order[-1]]))
 
     def _index(self, X: Float[np.ndarray, "m k"]) -> Float[np.ndarray, " m"]:
-        if self.mode == "per_sample":
+        if hasattr(self, "per_sample_"):
             return self.per_sample_.index(X)
         # One dot product a row: a matrix product may round a row differently in another batch.
         return np.einsum("ij,j->i", X, self.direction_[self.scale_ > 0])

@@ -101,7 +101,7 @@ def local_linear_weights(
     Raises:
         InputError: the kernel is unknown.
 
-    Source: Petersen and Müller (2019), equation (11), for the weights.
+    Source: Petersen and Müller (2019), section 3 (local Fréchet regression).
     """
     function = kernel_function(kernel)
     U = (z_in[None, :] - z_out[:, None]) / bandwidth
@@ -175,7 +175,7 @@ def global_weights(
 
     On a Euclidean response they give the fitted values of ordinary least squares.
 
-    Source: Petersen and Müller (2019), equation (5).
+    Source: Petersen and Müller (2019), section 2 (global Fréchet regression).
     """
     centre = X_in.mean(0)
     C_in = X_in - centre

@@ -2,8 +2,7 @@
 
 Each is a `PairFunction` of two rows z = (x, y) and z' = (x', y'). With beta H the change of the loss at any
 point when z is swapped for z', and beta' G the change of the loss of one model between the points z and z',
-the gap between risk and training risk has the envelope 2 beta H + beta' G / m: `2 * stability + sensitivity /
-m`.
+the gap between risk and training risk has the envelope 2 beta H + beta' G / m (see `generalization`).
 
 Strong convexity is that of the regulariser in w, with the data term an average over the m rows: for
 (1/m) sum l_i(w) + (lam / 2) ||w||^2 it is lam. An intercept that is not penalised breaks it.
@@ -93,8 +92,7 @@ def regularised_erm(
     m: int,
     evaluation_lipschitz: float | None = None,
 ) -> PairFunction:
-    """beta H of regularised empirical risk minimisation with a convex loss that is Lipschitz in the
-    prediction.
+    """beta H of regularised empirical risk minimisation with a convex Lipschitz loss of the prediction.
 
     The minimisers before and after the swap differ by at most (L / (lam m)) (||x|| + ||x'||), the norm of the
     difference of the gradients at either of them over the strong convexity; a prediction by at most B times

@@ -192,8 +192,8 @@ def radii(
         n: numbers of independent units.
         p: moment orders, above 1.
         moment_p: E H^p of one unit.
-        moment_2: E H^2 of one unit. Either moment is replaced by what the one of higher order implies where that
-            is less.
+        moment_2: E H^2 of one unit. Either moment gives way to what the one of higher order implies where
+            that is less.
         bound: "best" is the least of the others.
         sided: 1 for f - Ef, 2 for |f - Ef|.
 

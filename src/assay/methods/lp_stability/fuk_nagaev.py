@@ -1,26 +1,24 @@
 """The truncation bound sharpened by moments: a Fuk-Nagaev inequality with numerically optimised constants.
 
 Bennett's inequality, applied to differences truncated at y, allows all of the variance to sit at y. Moments
-of order p > 2 forbid that: little of it does. With phi(u) = exp(u) - 1 - u, a second level w < y and any t >
-0,
+of order p > 2 forbid that: little of it does. With phi(u) = exp(u) - 1 - u, a second level w < y and t > 0,
 
     exp(t D) <= 1 + t D + phi(t |D|),
-    phi(t |D|) <= D^2 phi(t w) / w^2                              where h <= w,
-    phi(t |D|) <= h^p max(phi(t w) / w^p, phi(t y) / y^p)         where w < h <= y,
+    phi(t |D|) <= D^2 phi(t w) / w^2                           where h <= w,
+    phi(t |D|) <= h^p max(phi(t w) / w^p, phi(t y) / y^p)      where w < h <= y,
 
 the last because phi(u) / u^p first falls and then rises. In the notation of `truncation`, Chernoff's bound
-becomes
+gives for all t > 0 and w < y with T(y) < delta a distance that f - Ef exceeds with probability delta at most,
 
-    z = b(y) + (1/t) [log(sided / (delta - T(y))) + V phi(t w) / w^2 + S_p max(phi(t w) / w^p, phi(t y) /
-    y^p)]
+    z = b(y) + (1/t) [log(sided / (delta - T(y))) + V phi(t w) / w^2
+                      + S_p max(phi(t w) / w^p, phi(t y) / y^p)].
 
-for every t > 0 and w < y with T(y) < delta. Its least value is the radius. At the optimum the two ratios in
-the maximum are equal: for t fixed, a larger y costs nothing until the second overtakes the first, and a
-smaller w nothing until the first overtakes the second. So w follows from t y, and a search over (y, t y)
-remains.
+Its least value is the radius. At the optimum the two ratios in the maximum are equal: for a given t a larger
+y only helps until the second ratio overtakes the first, and from there on a smaller w only helps until the
+first is back at the second. So w follows from t y, and a search over y and t y remains.
 
-Theorem 2.2 of Lei, Bonnerjee, Han and Wu (2026) comes from one particular choice: y = p z / (4 (p + 2)) and t
-w = p. Its constants therefore cannot be better than these.
+The proof of Theorem 2.2 of Lei, Bonnerjee, Han and Wu (2026) amounts to the choice y = p z / (4 (p + 2)) and
+t w = p, so that its radius is never below this one.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ SERIES_BELOW = 1e-3
 LARGE = 600.0
 # w need not be exact: two steps of Newton's method cost less than 1e-8 of the radius.
 NEWTON_STEPS = 2
-# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times the
-# depth, which is the growth of log y where T(y) is small. The rise is the logarithm of log(t y) less that of the
+# Where the search starts, in two coordinates. The depth sets y: the logit of T(y) / delta is -p times it, so
+# that it grows like log y where T(y) is small. The rise is the logarithm of the distance of log(t y) from the
 # turning point of phi(u) / u^p.
 DEPTHS = np.array([0.2, 0.9, 1.8, 3.5, 6.5])
 RISES = np.array([-4.0, -3.0, -2.0, -1.0, 0.0, 1.0])

@@ -1,11 +1,12 @@
 """From concentration to learning: the gap between risk and what was measured on the training rows.
 
 With beta H the change of the loss at any point when one training row is swapped, and beta' G the change of
-the loss of one model between two points, f = R - Remp has the envelope 2 beta H + beta' G / m and |E f| <=
-beta E H:
+the loss of one model between two points, f = R - Remp has the envelope 2 beta H + beta' G / m, and
+|E f| <= beta E H:
 
-- R moves by beta H; in Remp the m - 1 other rows by beta H / m each, the swapped one by (beta H + beta' G) /
-m; - E f = E[l(A_S, z') - l(A_S, z_i)] = E[l(A_S, z') - l(A_(S^i), z')] after renaming z_i and its copy.
+- R moves by beta H; in Remp each of the m - 1 other terms by beta H / m, the swapped row's by
+  (beta H + beta' G) / m;
+- E f = E[l(A_S, z') - l(A_S, z_i)] = E[l(A_S, z') - l(A_(S^i), z')] after renaming z_i and its copy.
 
 The moments are those of the combined envelope. Bounding the two parts apart, as Theorem 3.4 of Lei,
 Bonnerjee, Han and Wu (2026) does, costs a factor of up to 2^(2p-1) in the polynomial term
@@ -28,6 +29,8 @@ from assay.methods.lp_stability.analytic import PairFunction
 from assay.methods.lp_stability.concentration import Bound, Level, Radius, radius
 from assay.methods.lp_stability.envelopes import DeclaredEnvelope, Envelope
 
+Target = Literal["training risk", "leave-one-out risk", "training part", "mean training risk of the tasks"]
+
 
 @dataclass(frozen=True)
 class GapBound:
@@ -45,7 +48,7 @@ class GapBound:
     value: float
     radius: Radius
     bias: float
-    target: Literal["training risk", "leave-one-out risk", "training part", "mean training risk of the tasks"]
+    target: Target
     over: str
     reason: str = ""
 
@@ -125,7 +128,7 @@ def leave_one_out_gap(
     return combine(found, size_gap, "size_gap", "leave-one-out risk", over)
 
 
-def combine(found: Radius, bias: float, name: str, target: object, over: str) -> GapBound:
+def combine(found: Radius, bias: float, name: str, target: Target, over: str) -> GapBound:
     """The bound from its radius and the bound of the mean.
 
     Raises:
@@ -134,7 +137,7 @@ def combine(found: Radius, bias: float, name: str, target: object, over: str) ->
     if not bias >= 0:
         raise InputError(f"{name} is {bias!r}; the bound of a mean gap is a number >= 0")
     reason = found.reason or ("" if bias < math.inf else f"{name} is infinite")
-    return GapBound(found.value + bias, found, bias, target, over, reason)  # type: ignore[arg-type]
+    return GapBound(found.value + bias, found, bias, target, over, reason)
 
 
 def mean_of(envelope: Envelope | Mapping[float, float]) -> float:

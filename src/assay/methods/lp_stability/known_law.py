@@ -1,12 +1,10 @@
 """The truncation bound for envelopes whose conditional law is known.
 
-As in `fuk_nagaev`, with phi(u) = exp(u) - 1 - u and levels w < y, but the part between the levels is bounded
-by the law
-itself: for any upper bound T of the exceedances that does not rise, summation by parts over a grid of levels
-    gives
+As in `fuk_nagaev`, with phi(u) = exp(u) - 1 - u and levels w < y, but the law itself bounds the part between
+the levels. For any upper bound T of the exceedances that does not rise, summation by parts over a grid gives
 
-    sum_i E[phi(t h_i); w < h_i <= y] <= phi(t w) T(w) + sum over w <= y_j < y of T(y_j) (phi(t y_(j+1)) -
-    phi(t y_j)).
+    sum_i E[phi(t h_i); w < h_i <= y]
+        <= phi(t w) T(w) + sum over w <= y_j < y of T(y_j) (phi(t y_(j+1)) - phi(t y_j)).
 
 For fixed t the best w and the best y are found apart from each other, so only a search over t remains.
 """

@@ -5,8 +5,8 @@ theta; in a task with sample S the inner learner makes a model from theta and S,
 the task and training risk Remp(theta, S). For the transfer risk R(theta) = E R_T(theta, S) over a fresh task
 and its sample,
 
-    R - (1/m) sum_j Remp(theta, S_j) = [E Remp(theta, S) - (1/m) sum_j Remp(theta, S_j)] + E[R_T -
-    Remp](theta, S).
+    R - (1/m) sum_j Remp(theta, S_j)
+        = [E Remp(theta, S) - (1/m) sum_j Remp(theta, S_j)] + E[R_T - Remp](theta, S).
 
 The first bracket is the gap of Theorem 3.4 with tasks as rows: it needs stability under the replacement of a
 whole task. The second is at most the inner learner's beta E H, for every theta.

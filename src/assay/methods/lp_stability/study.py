@@ -48,7 +48,7 @@ def _smoke() -> Plan:
 def _quick() -> Plan:
     plan = _means(sizes=(100, 1000, 10_000), deltas=(1e-1, 1e-2, 1e-3, 1e-4), extreme=(1e-6, 1e-8))
     plan += [
-        (("simulation", "inversion"), {"part": "truth", "nu": nu, "n": n}, 4)
+        (("simulation", "inversion"), {"part": "truth", "nu": nu, "n": n}, 20)
         for nu in (3.5, 5.0, 10.0)
         for n in (100, 1000, 10_000)
     ]
@@ -90,6 +90,7 @@ def _means(*, sizes: Sequence[int], deltas: Sequence[float], extreme: Sequence[f
         for p in (3.0, 4.0, 6.0)
         for z in (30.0, 300.0, 3000.0, 30_000.0)
     ]
+    plan += [(jumping, {"part": "growth", "p": p}, 1) for p in (3.0, 4.0, 6.0)]
     plan += [
         (("optimised", "mcdiarmid", "bousquet-elisseeff"), {"part": "gaussian", "m": m, "delta": delta}, 1)
         for m in (10, 100, 1000)
@@ -165,6 +166,8 @@ def run(trial: Trial) -> dict[str, float]:
             return experiments.rate_in_n(trial.arm, **setting)
         case "jump":
             return experiments.one_large_jump(trial.arm, **setting)
+        case "growth":
+            return experiments.growth_with_jumps(trial.arm, **setting)
         case "gaussian":
             return experiments.gaussian_mean(trial.arm, **setting)
         case "ridge":

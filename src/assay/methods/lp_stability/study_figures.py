@@ -52,7 +52,7 @@ SETTINGS = {
 def panels(finished: Sequence[FinishedTrial]) -> Mapping[str, Panel]:
     """Every figure that the trials allow."""
     drawn: dict[str, Panel] = {}
-    means = [trial for trial in _part(finished, "mean") if trial.setting["nu"] > 2]
+    means = [trial for trial in _part(finished, "mean") if float(trial.setting["nu"]) > 2]
     truths = _part(finished, "truth")
     if len({trial.setting["delta"] for trial in means}) > 1:
         drawn["radius-against-delta"] = _radii(means, truths, "delta", "n", 1000)
@@ -120,16 +120,15 @@ def _jumps(rows: Sequence[FinishedTrial]) -> Panel:
     for axis, p in zip(axes, orders, strict=True):
         cell = [trial for trial in rows if trial.setting["p"] == p]
         for arm in ("paper", "chebyshev", "rio", "optimised"):
-            z, ratios = _levels(cell, arm, "z", "log_ratio")
-            _line(axis, (z, np.exp(ratios)), arm)
+            _line(axis, _levels(cell, arm, "z", "ratio"), arm)
         axis.axhline(1, linewidth=0.8, linestyle="--", color="gray")
         axis.set(title=f"p = {p:g}", xlabel="distance z", xscale="log", yscale="log")
     axes[0].set(ylabel="bound / true tail")
     _legend(figure, axes, columns=4)
     return Panel(
         figure,
-        "A law with one rare, large jump, for which the p-th moment is just enough: bound of the tail over the "
-        "true tail. A bound of the right order is a flat line; the height is the price of its constants.",
+        "A law with one rare, large jump, for which the p-th moment is just enough: bound of the tail over "
+        "the true tail. A bound of the right order is a flat line; its height is the price of constants.",
     )
 
 
@@ -154,8 +153,8 @@ def _coverage(rows: Sequence[FinishedTrial]) -> Panel:
     axes[0].set_yticks(range(len(labels)), labels)
     return Panel(
         figure,
-        "Coverage: the share of training samples whose true risk is below the bound, with 95% Clopper-Pearson "
-        "intervals over all samples. Right of the dashed line is valid; at 100% a bound is conservative.",
+        "Coverage: the share of training samples whose true risk is below the bound, with 95% intervals "
+        "(Clopper-Pearson, over all samples). Right of the dashed line is valid; at 100% is conservative.",
     )
 
 
@@ -173,15 +172,15 @@ def _tightness(rows: Sequence[FinishedTrial]) -> Panel:
                 axis.plot(np.mean(values), place, marker, color=COLOURS[arm], markersize=6)
         risk = np.mean([trial.measurements["risk"] for trial in cell])
         constant = np.mean([trial.measurements["constant"] for trial in cell])
-        axis.axvline(risk, color="C5", linewidth=2)
-        axis.axvline(2 * constant, linestyle="--", linewidth=1, color="gray")
+        axis.axvline(float(risk), color="C5", linewidth=2)
+        axis.axvline(float(2 * constant), linestyle="--", linewidth=1, color="gray")
         axis.set_yticks(range(len(present)), [NAMES[arm] for arm in present])
         axis.set(title=what.replace(", lambda", "\nlambda"), xlabel="upper bound of the risk", xscale="log")
     return Panel(
         figure,
-        "Upper bounds of the risk of ridge in a ball, m = 1000, at 90% (dots) and 99% (squares); the scale is "
-        "logarithmic. Thick line: the true risk. Right of the dashed line, twice the risk of the best constant, a "
-        "bound is vacuous.",
+        "Upper bounds of the risk of ridge in a ball, m = 1000, at 90% (dots) and 99% (squares), on a "
+        "logarithmic scale. Thick line: the true risk. Right of the dashed line, twice the risk of the best "
+        "constant, a bound is vacuous.",
     )
 
 
@@ -207,10 +206,10 @@ def _certificates(rows: Sequence[FinishedTrial]) -> Panel:
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return Panel(
         figure,
-        "What a 90% certificate of ridge in a ball is made of (1000 rows of t_5 data, 200 of them held out). The "
-        "stacked bars are the upper bound of the risk; the thin ones what the radius would be if only the "
-        "learner's instability, or only the sampling of the training losses, mattered. Above the dashed line a "
-        "certificate is vacuous.",
+        "What a 90% certificate of ridge in a ball is made of (1000 rows of t_5 data, 200 of them held out). "
+        "The stacked bars are the upper bound of the risk; the thin ones what the radius would be if only "
+        "the learner's instability, or only the sampling of the training losses, mattered. Above the dashed "
+        "line a certificate is vacuous.",
     )
 
 
@@ -225,18 +224,18 @@ def _real(rows: Sequence[FinishedTrial]) -> Panel:
             for delta, marker in ((0.1, "o"), (0.01, "s")):
                 values = [t.measurements[f"upper@{delta:g}"] for t in cell if t.arm == arm]
                 axis.plot(np.mean(values), place, marker, color=COLOURS[arm], markersize=6)
-        axis.axvline(np.mean([t.measurements["risk"] for t in cell]), color="C5", linewidth=2)
+        axis.axvline(float(np.mean([t.measurements["risk"] for t in cell])), color="C5", linewidth=2)
         constant = np.mean([t.measurements["constant"] for t in cell])
-        axis.axvline(2 * constant, linestyle="--", linewidth=1, color="gray")
+        axis.axvline(float(2 * constant), linestyle="--", linewidth=1, color="gray")
         axis.set_yticks(range(len(present)), [NAMES[arm] for arm in present])
         drawn = "with replacement" if pairs == "independent" else "without replacement"
         unit = "hours" if data == "flight-delays" else "100 rentals"
         axis.set(title=f"{SETTINGS[data]}\n{drawn}", xlabel=f"upper bound ({unit})", xscale="log")
     return Panel(
         figure,
-        "Real tables as populations, samples of 1000 rows: upper bounds of the mean absolute error at 90% (dots) "
-        "and 99% (squares), on a logarithmic scale. Thick line: the true risk; right of the dashed line a bound "
-        "is vacuous. Without replacement the bounds are the transductive ones.",
+        "Real tables as populations, samples of 1000 rows: upper bounds of the mean absolute error at 90% "
+        "(dots) and 99% (squares), on a logarithmic scale. Thick line: the true risk; right of the dashed "
+        "line a bound is vacuous. Without replacement the bounds are the transductive ones.",
     )
 
 
@@ -249,9 +248,9 @@ def _bounded(rows: Sequence[FinishedTrial]) -> Panel:
     _legend(figure, axes, columns=3)
     return Panel(
         figure,
-        "A loss in [0, 2] whose uniform stability is only m^(-1/2): bounds of the gap at 99%. Above the dashed line "
-        "they say nothing. Bounds of McDiarmid's type, the L_p bounds among them, never fall; those that are "
-        "linear in the stability do.",
+        "A loss in [0, 2] whose uniform stability is only m^(-1/2): bounds of the gap at 99%. Above the "
+        "dashed line they say nothing. Bounds of McDiarmid's type, the L_p bounds among them, never fall; "
+        "those that are linear in the stability do.",
     )
 
 
@@ -267,14 +266,14 @@ def _estimates(rows: Sequence[FinishedTrial]) -> Panel:
     for label, colour in (("true risk", "C5"), ("plug-in estimate at 90%", "C0")):
         axes[0].plot([], [], "o", color=colour, label=label)
     constant = np.mean([trial.measurements["constant"] for trial in rows])
-    axes[0].axvline(constant, linestyle="--", linewidth=1, color="gray")
+    axes[0].axvline(float(constant), linestyle="--", linewidth=1, color="gray")
     axes[0].set_yticks(range(len(learners)), [name.replace("-", " ") for name in learners])
     axes[0].set(xlabel="mean absolute error (100 rentals)", ylim=(-0.5, len(learners) - 0.5))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return Panel(
         figure,
-        "Learners that have no certificate: plug-in values from measured swaps (no guarantee) beside the true "
-        "risk on rentals, a dot per batch of ten samples of 400 rows. Dashed: the best constant.",
+        "Learners that have no certificate: plug-in values from measured swaps (no guarantee) beside the "
+        "true risk on rentals, a dot per batch of ten samples of 400 rows. Dashed: the best constant.",
     )
 
 
@@ -291,11 +290,13 @@ def _network(rows: Sequence[FinishedTrial]) -> Panel:
         line = start * (np.array(sizes) / sizes[0]) ** -power
         axes[0].plot(sizes, line, style, color="C1", label=f"m^(-{power:g})")
     axes[0].set(xlabel="training rows m", ylabel="L2 norm of a swap's effect", xscale="log", yscale="log")
+    axes[0].set_xticks(sizes, [str(m) for m in sizes])
+    axes[0].minorticks_off()
     axes[0].legend()
     return Panel(
         figure,
-        "How much one row matters to a small network trained by SGD (20 epochs): a dot per seed, the line at the "
-        "geometric mean. Bounds of this kind shrink with m only if the line falls faster than the dashed one.",
+        "How much one row matters to a small network trained by SGD (20 epochs): a dot per seed, the line at "
+        "the geometric mean. Bounds of this kind shrink with m only if it falls faster than the dashed line.",
     )
 
 

@@ -48,8 +48,9 @@ def printed_tail(z: float, m: int, u: int, p: float, *, moment_2: float, moment_
     """Theorem 3.9 as printed, for comparison: min(1, c1 V_p / z^p + 2 exp(-c2 z^2 / V_2)) with
 
     V_p = u^p / (p - 1) ((u - 1/2)^(1-p) - (N - 1/2)^(1-p)) E H^p,
-    V_2 = m u / ((N - 1/2) (1 - 1 / (2 max(m, u)))) E H^2, moments over a uniform pair of distinct points, p
-    >= 2.
+    V_2 = m u / ((N - 1/2) (1 - 1 / (2 max(m, u)))) E H^2,
+
+    moments over a uniform pair of distinct points and p >= 2.
     """
     total = m + u
     v_p = u**p / (p - 1) * ((u - 0.5) ** (1 - p) - (total - 0.5) ** (1 - p)) * moment_p

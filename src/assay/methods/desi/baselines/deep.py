@@ -16,7 +16,7 @@ from torch import nn
 from assay.errors import InputError
 from assay.methods.desi.base import WeightedFrechetRegressor, check_number, check_whole, frechet_variance
 from assay.methods.desi.baselines.frechet import bandwidth_candidates, nd_weights
-from assay.methods.desi.index_model import SeededDropout
+from assay.methods.desi.index_model import SeededDropout, seeded_linear
 from assay.methods.desi.spaces.space import MetricSpace
 
 FOLDS = 5
@@ -210,6 +210,10 @@ class E2M(WeightedFrechetRegressor):
                 total += loss.item() * len(batch)
             self.loss_curve_[epoch] = total / n
         self._network.eval()
+        for layer in self._network:
+            if isinstance(layer, SeededDropout):
+                # A generator cannot be pickled everywhere, and predictions need none.
+                layer.generator = None
 
     def _weights(self, X: Float[np.ndarray, "m p"]) -> Float[np.ndarray, "m n"]:
         with torch.no_grad():
@@ -219,14 +223,14 @@ class E2M(WeightedFrechetRegressor):
         layers: list[nn.Module] = []
         width = n_predictors
         for _ in range(self.n_layers):
-            layers += [nn.Linear(width, self.hidden), nn.ReLU(), SeededDropout(self.dropout, generator)]
+            layers += [
+                seeded_linear(width, self.hidden, generator),
+                nn.ReLU(),
+                SeededDropout(self.dropout, generator),
+            ]
             width = self.hidden
-        layers += [nn.Linear(width, n_anchors), nn.LogSoftmax(dim=1)]
-        for layer in layers:
-            if isinstance(layer, nn.Linear):
-                nn.init.kaiming_normal_(layer.weight, generator=generator)
-                nn.init.zeros_(layer.bias)
-        return nn.Sequential(*layers).double()
+        layers += [seeded_linear(width, n_anchors, generator), nn.LogSoftmax(dim=1)]
+        return nn.Sequential(*layers)
 
 
 def _scaled(
