@@ -14,7 +14,7 @@ from assay.files import replacing_folder, write_text
 from assay.report import numerals
 from assay.report.figures import DrawnFigure, read_figures
 from assay.report.intervals import holds_where
-from assay.report.runs import ClaimRow, Run, Scoreboard, load_run, load_scoreboard, tally_words
+from assay.report.runs import OUTCOMES, ClaimRow, Run, Scoreboard, load_run, load_scoreboard, tally_words
 from assay.report.templating import SIGNS
 
 START, END = "<!-- assay:scoreboard -->", "<!-- /assay:scoreboard -->"
@@ -33,11 +33,11 @@ class _Markup(str):
 
 
 def write_markdown(runs: Path | str, target: Path | str) -> None:
-    """Write the scoreboard over a folder of runs as Markdown.
+    """Write the scoreboard over a folder of runs as Markdown: every claim with its verdict.
 
     Where `target` has the lines `<!-- assay:scoreboard -->` and `<!-- /assay:scoreboard -->`, only what
-    stands between them is replaced; otherwise the whole file is written. Links are relative to `target`. The
-    text depends on the runs only, so that a check can compare it.
+    stands between them is replaced, by a summary: a row per method, and the claims that fail. Links are
+    relative to `target`. The text depends on the runs only, so that a check can compare it.
 
     Args:
         runs: a folder of run folders, or of folders written by `write_results`.
@@ -47,15 +47,15 @@ def write_markdown(runs: Path | str, target: Path | str) -> None:
         InputError: `runs` is not a folder, or `target` has one of the two lines without the other.
     """
     path = Path(target)
-    body = _scoreboard(load_scoreboard(runs), path.parent)
+    scoreboard = load_scoreboard(runs)
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     start, end = old.find(START), old.find(END)
     if not has_scoreboard(path):
-        write_text(path, f"# Scoreboard\n\n{body}\n")
+        write_text(path, f"# Scoreboard\n\n{_scoreboard(scoreboard, path.parent)}\n")
         return
     if start < 0 or end < start or old.count(START) > 1 or old.count(END) > 1:
         raise InputError(f"{path} must have {START} once and {END} once after it; mend or remove these lines")
-    write_text(path, f"{old[:start]}{START}\n{body}\n{old[end:]}")
+    write_text(path, f"{old[:start]}{START}\n{_summary(scoreboard, path.parent)}\n{old[end:]}")
 
 
 def has_scoreboard(target: Path) -> bool:
@@ -135,6 +135,30 @@ def _scoreboard(scoreboard: Scoreboard, base: Path) -> str:
         parts.append("No run yet.")
     if scoreboard.unreadable:
         parts.append("\n".join(f"- Unreadable: {escape(f'{n}: {why}')}" for n, why in scoreboard.unreadable))
+    return "\n\n".join(parts)
+
+
+def _summary(scoreboard: Scoreboard, base: Path) -> str:
+    if not scoreboard.leading:
+        return "No run yet."
+    rows = [
+        [
+            _Markup(_link(run, base)),
+            *(str(run.tally.get(outcome, 0)) for outcome in OUTCOMES),
+            _Markup(_code(run.command)),
+        ]
+        for run in scoreboard.leading
+    ]
+    parts = [_tally(scoreboard), _table(("Method", *OUTCOMES, "Command"), rows)]
+    failing = [
+        f"- {escape(run.title)}, {_code(row.id)}: {escape(row.says)} Measured: {escape(_ours(row))}"
+        + (f"; paper: {escape(row.paper)}." if row.paper else ".")
+        for run in scoreboard.leading
+        for row in run.rows
+        if row.verdict is not None and row.verdict.verdict == "fails"
+    ]
+    if failing:
+        parts.append("Claims that fail:\n\n" + "\n".join(failing))
     return "\n\n".join(parts)
 
 

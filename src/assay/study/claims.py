@@ -354,7 +354,8 @@ class Invariance(Claim):
         return (self.arm,)
 
     def region(self) -> tuple[float, float]:
-        return -self.tolerance, self.tolerance
+        # Not the negation: -0.0 would be shown as a number below zero.
+        return 0.0 - self.tolerance, self.tolerance
 
     def evidence(self, planned: Sequence[Trial], finished: Mapping[str, FinishedTrial]) -> Evidence:
         rows, missing = self._measured(self.arm, planned, finished)

@@ -40,7 +40,7 @@ class Outcomes:
     """
 
     X: DataFrame
-    Y: Float[np.ndarray, n * shape]
+    Y: Float[np.ndarray, "n ..."]
     space: MetricSpace
     unit: str
 

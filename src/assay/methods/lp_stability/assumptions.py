@@ -91,7 +91,7 @@ class Assumptions:
         self._check_growth()
         if isinstance(self.label_law, str):
             object.__setattr__(self, "label_law", law_from_text(self.label_law))
-        elif self.label_law is not None and not hasattr(self.label_law, "sf"):
+        elif self.label_law is not None and not all(hasattr(self.label_law, name) for name in ("sf", "dist")):
             raise InputError(
                 f"assumption label_law is {self.label_law!r}: declare a frozen law of scipy.stats"
             )

@@ -87,7 +87,7 @@ class DeclaredLaw:
         if p >= 0.999 * self._tail_index:
             return math.inf
         if p not in self._log_moments:
-            integral = logsumexp(self._logs + p * self._nodes)
+            integral: Any = logsumexp(self._logs + p * self._nodes)
             self._log_moments[p] = math.log(p) + float(integral) + QUADRATURE_ERROR
         return self._log_moments[p]
 

@@ -12,6 +12,7 @@ from assay.study import Claim, Difference, Equivalence, Invariance, Rate, Trend
 
 # A bound that covers 99 % is without an exceedance in this share of batches of 100 samples, at least.
 COVERED = 0.99**100
+ROUNDING = 1e-12
 MEANS = {"part": "mean", "nu": (3.5, 5.0, 10.0)}
 T5 = {"part": "ridge", "noise": "t5", "m": 1000, "strong_convexity": 1.0}
 BATCHES = "at least 36.6% (= 0.99^100) of batches of 100 training samples are without an exceedance"
@@ -20,7 +21,9 @@ BATCHES = "at least 36.6% (= 0.99^100) of batches of 100 training samples are wi
 def _exact(
     claim: str, arm: str, metric: str, where: Mapping[str, Any], says: str, paper: str = ""
 ) -> Invariance:
-    return Invariance(id=claim, says=says, metric=metric, arm=arm, tolerance=0.0, where=where, paper=paper)
+    return Invariance(
+        id=claim, says=says, metric=metric, arm=arm, tolerance=ROUNDING, where=where, paper=paper
+    )
 
 
 def _covers(claim: str, arm: str, where: Mapping[str, Any], what: str, paper: str = "") -> Rate:
