@@ -100,8 +100,8 @@ class StabilityEstimator(MetaEstimatorMixin, BaseEstimator):
         """Fit to `X` (n, d) and `y` (n,), then measure swaps for rows of the reserve.
 
         Args:
-            X_reserve, y_reserve: fresh rows from the same law. Without them a share of `X` and `y` is held
-                out.
+            X_reserve: fresh rows from the same law; without them a share of `X` and `y` is held out.
+            y_reserve: their labels.
 
         Raises:
             InputError: a parameter or a row is invalid, more than 5 % of the fits failed, or fitting is
@@ -176,7 +176,11 @@ class CertifiedRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     Args:
         estimator: the regressor; a clone is fitted. None is `sklearn.linear_model.Ridge()`.
-        loss, delta, assumptions, reserve, n_pairs: as in `certify`.
+        loss: as in `certify`, like the next four.
+        delta: one minus the confidence.
+        assumptions: what is declared.
+        reserve: the share of rows that is held out.
+        n_pairs: random swaps of an estimate.
         random_state: of the split and of the swaps.
 
     Attributes:
