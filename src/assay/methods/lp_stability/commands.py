@@ -87,7 +87,9 @@ def bound(
     table = Table("bound", "radius", "p", "why not", title=f"P(f - Ef >= radius) <= {delta:g}, n = {n}")
     for key, r in found.items():
         label = f"best: {r.bound}" if key == "best" else key
-        table.add_row(label, f"{r.value:.6g}", "" if r.p is None else f"{r.p:g}", r.reason)
+        table.add_row(
+            label, f"{r.value:.6g}", "" if r.p is None else f"{r.p:g}", r.reason.removeprefix(f"{label}: ")
+        )
     Console().print(table)
 
 

@@ -138,7 +138,11 @@ class Findings:
         width = max((len(row.bound) for row in self.table), default=0)
         return [
             f"  {row.bound:<{width}}  {row.target:<18}  "
-            + (f"{row.upper:.6g}" if math.isfinite(row.upper) else f"none ({row.reason})")
+            + (
+                f"{row.upper:.6g}"
+                if math.isfinite(row.upper)
+                else f"none ({row.reason.removeprefix(row.bound + ': ')})"
+            )
             + (f"  (p = {row.p:g})" if row.p is not None and math.isfinite(row.upper) else "")
             for row in self.table
         ]
