@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 export HF_HUB_OFFLINE = 1
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: help setup demo test test-slow lint docs results
+.PHONY: help setup demo test test-slow lint docs results benchmarks
 
 help:
 	@echo "make setup      create .venv and install assay with everything for development"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-slow  run the tests that take minutes"
 	@echo "make lint       ruff, pyright, import-linter"
 	@echo "make docs       build the documentation into site/"
+	@echo "make benchmarks measure speed beside peers and write docs/benchmarks.md"
 	@echo "make results    run every study at quick scale and write docs/results/"
 
 setup: $(INSTALLED)
@@ -54,3 +55,6 @@ results: $(INSTALLED)
 	$(BIN)/assay study --all --scale quick --out runs
 	$(BIN)/assay report runs --markdown docs/results/index.md
 	$(BIN)/assay report docs/results --markdown README.md
+
+benchmarks: $(INSTALLED)
+	$(BIN)/python -m benchmarks > docs/benchmarks.md

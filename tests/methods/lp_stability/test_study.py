@@ -193,7 +193,6 @@ def test_an_unknown_population_is_named():
 
 @pytest.mark.parametrize("pairs", ["independent", "distinct"])
 def test_rentals_are_certified(pairs):
-    pytest.importorskip("pandas")
     people = populations.population("bikeshare")
     assert len(people.y) == 8645
     assert np.linalg.norm(people.X, axis=1).max() == pytest.approx(1.0)
@@ -280,7 +279,6 @@ def test_shortcuts_equal_refits(learner):
 
 
 def test_a_network_s_swaps_are_measured():
-    pytest.importorskip("torch")
     setting = {"part": "network", "m": 20, "copies": 3, "epochs": 1}
     measured = run(Trial("sgd", setting, 0))
     assert 0 < measured["change"] < 1
@@ -288,7 +286,6 @@ def test_a_network_s_swaps_are_measured():
 
 
 def test_plug_ins_are_measured():
-    pytest.importorskip("pandas")
     measured = experiments.plug_in(data="bikeshare", learner="ridge", m=200, draws=2, seed=0)
     assert measured["covered"] == float(measured["below"] == 0)
     assert measured["risk"] < measured["plug_in"]

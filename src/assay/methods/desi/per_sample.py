@@ -32,7 +32,7 @@ class PublishedSettings:
     Args:
         lr, weight_decay: of Adam.
         lr_step: epochs after which the learning rate is halved, again and again; None for never.
-        gradient_norm: where gradients are clipped; None for nowhere.
+        gradient_norm: the norm at which gradients are clipped; None for no clipping.
         dropout: the network's.
         bandwidth: the first bandwidth, with the bounds that it is clamped to.
         lam: the weight of 1/bandwidth.
