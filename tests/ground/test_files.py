@@ -19,6 +19,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_a_reader_of_the_old_file_is_not_disturbed(tmp_path):
+    target = tmp_path / "results.json"
+    write_text(target, "old")
+    with target.open() as reader:
+        write_text(target, "something new")
+        assert reader.read() == "old"
+
+
 def test_a_written_file_has_the_usual_mode(tmp_path):
     write_text(tmp_path / "a.txt", "text")
     (tmp_path / "b.txt").write_text("text")

@@ -135,6 +135,29 @@ def test_resume_after_kill_repeats_only_what_is_missing(example, tmp_path, monke
     assert (path / "verdicts.json").read_bytes() == (whole.path / "verdicts.json").read_bytes()
 
 
+CTRL_C_CHILD = """
+import sys
+from pathlib import Path
+from example_study import CTRL_C
+from assay.study import run_study, start_run
+folder = start_run(CTRL_C, "quick", seeds=None, out=Path(sys.argv[1]), command="x", title="x")
+try:
+    run_study(CTRL_C, folder, jobs=2)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_ends_the_run_quietly_and_keeps_what_is_finished(example, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(example.__file__).parent))
+    command = [sys.executable, "-c", CTRL_C_CHILD, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    assert (done.returncode, done.stderr) == (130, "")
+    (path,) = tmp_path.iterdir()
+    # The second worker may still have been at its last trial.
+    assert len(RunFolder(path).trials()) >= 11
+
+
 def test_failed_trials_are_tried_again_on_resume(example, tmp_path):
     setting = {"marker": str(tmp_path / "marker")}
     study = dataclasses.replace(example.STUDY, trials=lambda scale, seeds: [Trial("raises once", setting, 0)])

@@ -37,6 +37,8 @@ def run(trial: Trial) -> dict[str, float]:
             if not marker.exists():
                 marker.touch()
                 os.kill(os.getppid(), signal.SIGKILL)
+        case "interrupts the run":
+            os.killpg(os.getpgrp(), signal.SIGINT)
         case "threads":
             return {name: float(os.environ[name]) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
         case "allocates":
@@ -111,5 +113,11 @@ def mixed_trials(scale, seeds):
     return [*(Trial(arm, {}, 0) for arm in ("exits", "raises", "threads")), *trials(scale, seeds)]
 
 
+def ctrl_c_trials(scale, seeds):
+    """The usual trials, and one that sends to all processes of the run what Ctrl-C sends."""
+    return [*trials(scale, seeds), Trial("interrupts the run", {}, 0)]
+
+
+CTRL_C = dataclasses.replace(STUDY, trials=ctrl_c_trials)
 INTERRUPTED = dataclasses.replace(STUDY, trials=interrupted_trials)
 MIXED = dataclasses.replace(STUDY, trials=mixed_trials)
