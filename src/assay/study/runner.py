@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import sysconfig
 from collections import deque
@@ -55,7 +56,7 @@ class LocalWorkers:
 
     def submit(self, run: Run, trial: Trial) -> Future[FinishedTrial]:
         # Processes start inside `submit`, and a spawned process inherits the environment of that moment.
-        with _environment(self._environment):
+        with _environment(self._environment), _interrupts_blocked():
             try:
                 return self._pool.submit(measure, run, trial)
             except BrokenProcessPool:
@@ -202,6 +203,19 @@ def _extra_paths() -> list[str]:
     return [
         path for path in sys.path if path and path not in own and not path.endswith((".zip", "lib-dynload"))
     ]
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Block SIGINT for a moment: processes that start meanwhile inherit the mask and leave Ctrl-C to us.
+
+    A worker that set it up for itself would still be interrupted while it starts.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

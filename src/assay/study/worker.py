@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import signal
 import sys
 import threading
 import time
@@ -57,8 +56,7 @@ def measure(run: Run, trial: Trial) -> FinishedTrial:
 
 
 def start_local_worker() -> None:
-    """Initialise a local worker: it leaves Ctrl-C to its parent, and ends when its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Initialise a local worker: it ends when its parent is gone."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
