@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from assay import plugins
+
 if TYPE_CHECKING:
     from assay.registry import Card
 
@@ -16,3 +18,6 @@ def methods() -> dict[str, Card]:
     from assay.registry import cards
 
     return cards()
+
+
+plugins.install()

@@ -14,7 +14,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ class Card:
         verbs: command -> `"module:function"`.
         study: `"module:attribute"` of its `Study`.
         distribution: the distribution that the extra belongs to.
+        on_import: module of another library -> `"module:function"` of the method, called once that module has
+            been imported (see `assay.plugins`).
     """
 
     name: str
@@ -55,6 +57,7 @@ class Card:
     verbs: Mapping[str, str]
     study: str
     distribution: str = "assay"
+    on_import: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
@@ -126,17 +129,20 @@ def read_card(path: Path) -> Card:
         facts: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path}: {error}") from None
-    fields = set(Card.__dataclass_fields__)
-    required = fields - {"distribution"}
+    known = {fact.name for fact in fields(Card)}
+    required = {
+        fact.name for fact in fields(Card) if fact.default is MISSING and fact.default_factory is MISSING
+    }
     if missing := required - set(facts):
         raise InputError(f"{path}: the card lacks {', '.join(sorted(missing))}")
-    if unknown := set(facts) - fields:
+    if unknown := set(facts) - known:
         raise InputError(f"{path}: the card has unknown fields {', '.join(sorted(unknown))}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", str(facts["name"])):
         raise InputError(f"{path}: the name {facts['name']!r} is not a lower-case Python identifier")
-    for verb, target in facts["verbs"].items():
-        if not re.fullmatch(r"[\w.]+:\w+", str(target)):
-            raise InputError(f"{path}: verb {verb!r} must name 'module:function', not {target!r}")
+    for key, kind in (("verbs", "verb"), ("on_import", "on_import")):
+        for name, target in facts.get(key, {}).items():
+            if not re.fullmatch(r"[\w.]+:\w+", str(target)):
+                raise InputError(f"{path}: {kind} {name!r} must name 'module:function', not {target!r}")
     return Card(**facts)
 
 

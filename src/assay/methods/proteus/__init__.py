@@ -1,0 +1,54 @@
+"""Lookup-free trellis-coded quantization of language models: the format, the method, and its parts."""
+
+from typing import TYPE_CHECKING
+
+from assay.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from assay.methods.proteus.config import ProteusConfig
+    from assay.methods.proteus.generators import Generator
+    from assay.methods.proteus.linear import ProteusLinear
+    from assay.methods.proteus.pool import POOL_V1
+    from assay.methods.proteus.quantize_layer import LayerSettings, QuantizedLayer, dequantize, quantize_layer
+    from assay.methods.proteus.quantize_model import quantize_model
+    from assay.methods.proteus.report import QuantReport
+    from assay.methods.proteus.trellis import Trellis, pack, unpack
+    from assay.methods.proteus.vetting import score, search, vet_generator
+    from assay.methods.proteus.viterbi import encode_tiles
+
+__all__ = [
+    "POOL_V1",
+    "Generator",
+    "LayerSettings",
+    "ProteusConfig",
+    "ProteusLinear",
+    "QuantReport",
+    "QuantizedLayer",
+    "Trellis",
+    "dequantize",
+    "encode_tiles",
+    "pack",
+    "quantize_layer",
+    "quantize_model",
+    "score",
+    "search",
+    "unpack",
+    "vet_generator",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "ProteusConfig": "config",
+        "Generator": "generators",
+        "ProteusLinear": "linear",
+        "POOL_V1": "pool",
+        "quantize_model": "quantize_model",
+        "QuantReport": "report",
+        "encode_tiles": "viterbi",
+    }
+    | dict.fromkeys(("LayerSettings", "QuantizedLayer", "dequantize", "quantize_layer"), "quantize_layer")
+    | dict.fromkeys(("Trellis", "pack", "unpack"), "trellis")
+    | dict.fromkeys(("score", "search", "vet_generator"), "vetting"),
+    extra="lm",
+)
