@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -58,6 +60,13 @@ def packed(packed_model, byte_tokenizer, tmp_path):
     packed_model("untied").save_pretrained(tmp_path / "packed")
     byte_tokenizer.save_pretrained(tmp_path / "packed")
     return tmp_path / "packed"
+
+
+def test_the_verbs_are_imported_without_heavy_libraries():
+    statement = "import sys, assay.methods.proteus, assay.methods.proteus.commands"
+    script = f"{statement}; print({{'torch', 'numpy', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_quantize_inspect_eval_export(assay, model, tmp_path):

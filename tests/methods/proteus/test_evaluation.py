@@ -69,7 +69,8 @@ def test_calibration_and_held_out_tokens_are_disjoint_and_come_from_all_texts(by
     assert not torch.equal(calibration, calibration_tokens(None, byte_tokenizer, sources, 9, 24, seed=1))
 
 
-def test_a_model_writes_its_own_text(tiny_model, byte_tokenizer):
+def test_a_model_writes_its_own_text(tiny_model, byte_tokenizer, monkeypatch, tmp_path):
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     model = tiny_model()
     drawn = generated_tokens(model, byte_tokenizer, 3, 12, seed=0)
     assert drawn.shape == (3, 12)
@@ -78,6 +79,10 @@ def test_a_model_writes_its_own_text(tiny_model, byte_tokenizer):
     assert not torch.equal(drawn, generated_tokens(model, byte_tokenizer, 3, 12, seed=1))
     mixed = calibration_tokens(model, byte_tokenizer, ["generated"], 3, 12, seed=0)
     assert sorted(mixed.tolist()) == sorted(drawn.tolist())
+    monkeypatch.setattr("assay.methods.proteus.calibration.generated_tokens", lambda *a, **k: 1 / 0)
+    assert torch.equal(mixed, calibration_tokens(model, byte_tokenizer, ["generated"], 3, 12, seed=0))
+    monkeypatch.undo()
+    monkeypatch.setenv("ASSAY_CACHE", str(tmp_path))
     held_out = held_out_tokens(model, byte_tokenizer, ["generated"], 3, 12)
     assert held_out.shape == (3, 12)
     assert not set(map(tuple, held_out.tolist())) & set(map(tuple, drawn.tolist()))

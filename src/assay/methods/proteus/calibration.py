@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from assay.cache import cached
 from assay.errors import InputError
 from assay.lm import calibration_batches, text
 from assay.lm.scoring import encode
 from assay.methods.proteus.evaluation import windows
+from assay.methods.proteus.plan import model_fingerprint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -59,7 +62,7 @@ def calibration_tokens(
     for index, source in enumerate(sources):
         share = count // len(sources) + (index < count % len(sources))
         if source == GENERATED:
-            drawn.append(generated_tokens(model, tokenizer, share, length, seed=seed))
+            drawn.append(_kept(model, tokenizer, share, length, seed))
             continue
         part = text(source).calibration
         try:
@@ -90,7 +93,7 @@ def held_out_tokens(
     found = []
     for source in sources:
         if source == GENERATED:
-            found.append(generated_tokens(model, tokenizer, share, length, seed=seed + _HELD_OUT_SEED))
+            found.append(_kept(model, tokenizer, share, length, seed + _HELD_OUT_SEED))
             continue
         ids = encode(tokenizer, text(source).evaluation)
         try:
@@ -127,6 +130,29 @@ def generated_tokens(
         fresh = torch.multinomial(chances, 1, generator=generator)
         found = torch.cat([found, fresh], dim=1)
     return found
+
+
+def _kept(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int, length: int, seed: int
+) -> Int[Tensor, "count length"]:
+    """Generated tokens from the cache: a job that is resumed must find the same ones, and at once."""
+    from safetensors.torch import load_file, save_file
+
+    opening = _opening(model, tokenizer)
+    key = {
+        "model": model_fingerprint(model),
+        "opening": opening[0].tolist(),
+        "count": count,
+        "length": length,
+        "seed": seed,
+        "temperature": TEMPERATURE,
+    }
+
+    def build(folder: Path) -> None:
+        ids = generated_tokens(model, tokenizer, count, length, seed=seed)
+        save_file({"ids": ids.contiguous()}, folder / "tokens.safetensors")
+
+    return load_file(cached("generated", key, build) / "tokens.safetensors")["ids"]
 
 
 def _opening(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Int[Tensor, "1 tokens"]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -16,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.cache import cached
-from assay.methods.proteus import baselines
+from assay.methods.proteus import baselines, kernels
 from assay.methods.proteus.calibration import calibration_tokens, held_out_tokens
 from assay.methods.proteus.codes import CODES, Code, lloyd_max, mulbal
 from assay.methods.proteus.compensation import proxy_error
@@ -38,6 +40,7 @@ from assay.methods.proteus.quantize_layer import (
     quantize_layer,
 )
 from assay.methods.proteus.study import LAYERS
+from assay.methods.proteus.table_decoder import TableDecoder
 from assay.methods.proteus.trellis import Trellis
 from assay.methods.proteus.vetting import draw, gaussian_tiles, squared_errors, vet_generator
 from assay.methods.proteus.viterbi import encode_tiles
@@ -58,8 +61,7 @@ _SAMPLED_TILES = {16: 16}
 _SAMPLE_SEED = 10_000
 RANDOM_GENERATORS = 40
 
-CALIBRATION = {"sequences": 24, "length": 384, "seed": 0}
-HELD_OUT = {"sequences": 12, "length": 384}
+CALIBRATION_SEQUENCES, HELD_OUT_SEQUENCES, SEQUENCE_LENGTH, CALIBRATION_SEED = 24, 12, 384, 0
 TEXTS = ("python-docs", "shakespeare", "kjv")
 EVALUATION_WINDOWS, EVALUATION_LENGTH = 6, 256
 DISTILLATION = TuningSettings(learning_rate=3e-4, epochs=2, batch=2)
@@ -112,7 +114,8 @@ def vetting(trial: Trial) -> Measured:
     from scipy.stats import spearmanr
 
     score = np.array([row[trial.arm] for row in scores])
-    measured = {"spearman": float(spearmanr(score, errors).statistic)}
+    correlation, _ = spearmanr(score, errors)
+    measured = {"spearman": float(correlation)}  # pyright: ignore[reportArgumentType]
     # The points of the figure.
     for index, (x, y) in enumerate(zip(score, errors, strict=True)):
         measured |= {f"score:{index}": float(x), f"mse:{index}": float(y)}
@@ -216,12 +219,11 @@ def _hessians(source: str, part: str) -> dict[str, tuple[Tensor, str]]:
     def build(folder: Path) -> None:
         model, tokenizer = _original(source)
         if part == "calibration":
-            amount = dict(CALIBRATION)
             tokens = calibration_tokens(
-                tokenizer, TEXTS, amount["sequences"], amount["length"], seed=amount["seed"]
+                model, tokenizer, TEXTS, CALIBRATION_SEQUENCES, SEQUENCE_LENGTH, seed=CALIBRATION_SEED
             )
         else:
-            tokens = held_out_tokens(tokenizer, TEXTS, HELD_OUT["sequences"], HELD_OUT["length"])
+            tokens = held_out_tokens(model, tokenizer, TEXTS, HELD_OUT_SEQUENCES, SEQUENCE_LENGTH)
         stored: dict[str, Tensor] = {}
         groups: dict[str, str] = {}
         for block in walk_blocks(model, tokens.split(4), propagate="original"):
@@ -234,8 +236,8 @@ def _hessians(source: str, part: str) -> dict[str, tuple[Tensor, str]]:
         save_file(stored, folder / "moments.safetensors")
         (folder / "groups.json").write_text(json.dumps(groups))
 
-    amounts = CALIBRATION if part == "calibration" else HELD_OUT | {"layers": list(LAYERS)}
-    key = {"model": source, "part": part, "texts": list(TEXTS), "version": 1, **amounts}
+    sequences = CALIBRATION_SEQUENCES if part == "calibration" else HELD_OUT_SEQUENCES
+    key = {"part": part, "sequences": sequences, "layers": list(LAYERS), **_calibrated(source)}
     folder = cached("proteus-moments", key, build)
     stored = load_file(folder / "moments.safetensors")
     groups = json.loads((folder / "groups.json").read_text())
@@ -243,6 +245,12 @@ def _hessians(source: str, part: str) -> dict[str, tuple[Tensor, str]]:
 
 
 # ------------------------------------------------------------------------------------------------ models
+
+
+def _calibrated(source: str) -> dict[str, Any]:
+    """What determines the Hessians, for keys of the cache; raise the version when something else does."""
+    tokens = {"length": SEQUENCE_LENGTH, "sequences": CALIBRATION_SEQUENCES, "seed": CALIBRATION_SEED}
+    return {"model": source, "texts": list(TEXTS), "calibration": tokens, "version": 1}
 
 
 def model(trial: Trial) -> Measured:
@@ -256,14 +264,13 @@ def model(trial: Trial) -> Measured:
         layers = [module for module in student.modules() if isinstance(module, ProteusLinear)]
         bits = _mean_bits([(one.bits_per_weight, one.in_features * one.out_features) for one in layers])
         if trial.arm == "proteus":
-            tokens = calibration_tokens(
-                tokenizer, TEXTS, DISTILLATION_SEQUENCES, DISTILLATION_LENGTH, seed=1 + trial.seed
-            )
+            amount = (DISTILLATION_SEQUENCES, DISTILLATION_LENGTH)
+            tokens = calibration_tokens(original, tokenizer, TEXTS, *amount, seed=1 + trial.seed)
             distill_model(student, original, tokens, DISTILLATION, seed=trial.seed)
         _densify(student)
     elif trial.arm != "original":
         student, bits = _dense_model(source, trial.arm, settings)
-    stretches = held_out_tokens(tokenizer, TEXTS, EVALUATION_WINDOWS, EVALUATION_LENGTH)
+    stretches = held_out_tokens(original, tokenizer, TEXTS, EVALUATION_WINDOWS, EVALUATION_LENGTH)
     found = compare(student, original, stretches)
     return {
         "nats": math.log(found.perplexity),
@@ -307,7 +314,7 @@ def _packed_model(source: str, settings: LayerSettings) -> PreTrainedModel:
             tensors |= {f"{name}.{key}": tensor for key, tensor in module.state_dict().items()}
         save_file(tensors, folder / "layers.safetensors")
 
-    key = {"model": source, "window": settings.window, "seed": settings.seed, "version": 1, **CALIBRATION}
+    key = {"settings": dataclasses.asdict(settings), **_calibrated(source)}
     tensors = load_file(cached("proteus-layers", key, build) / "layers.safetensors")
     student = _copy(source)
     for name in hessians(source, "calibration"):
@@ -396,7 +403,48 @@ def bytes_(trial: Trial) -> Measured:
         "hyb_looked_up": float(looked_up),
         "bf16_stored": float(2 * blocks * weights),
         "bf16_looked_up": 0.0,
-        "bytes_of_table_code": (hyb + looked_up) / ours,
+        "bytes_of_table_code": hyb / ours,
+        "reads_of_table_code": (hyb + looked_up) / ours,
+    }
+
+
+# The clock ticks in nanoseconds; products of small layers take a few microseconds.
+_TURNS = 60
+
+
+def decode(trial: Trial) -> Measured:
+    """How fast a product with one vector is beside peers, on one thread: the best of many turns of each."""
+    rows, columns = map(int, str(trial.setting["shape"]).split("x"))
+    window = int(trial.setting["window"])
+    random = torch.Generator().manual_seed(rows + columns)
+    qweight = torch.randint(0, 256, (rows // 16, columns // 16, 64), dtype=torch.uint8, generator=random)
+    x, dense = torch.randn(1, columns, generator=random), torch.randn(rows, columns, generator=random)
+    generator = pool(window, BITS)[0]
+    record, table = generator.record(), generator.table(window).float()
+    halves, half = dense.to(torch.bfloat16), x[0].to(torch.bfloat16)
+    peer = TableDecoder()
+    contestants: dict[str, Callable[[], Tensor]] = {
+        "float": lambda: kernels.matvec(qweight, record, window, BITS, x),
+        "int8": lambda: kernels.matvec(qweight, record, window, BITS, x, activations="int8"),
+        "float32": lambda: torch.mv(dense, x[0]),
+        "bfloat16": lambda: torch.mv(halves, half),
+    }
+    for way in peer.ways:
+        contestants[f"table {way}"] = lambda way=way: peer.matvec(qweight, window, table, x[0], way)
+    best = dict.fromkeys(contestants, math.inf)
+    for _ in range(_TURNS):
+        for name, action in contestants.items():
+            # The first call brings what this contestant reads into the caches; the second counts.
+            action()
+            start = time.thread_time()
+            action()
+            best[name] = min(best[name], time.thread_time() - start)
+    table_time = min((best[name] for name in best if name.startswith("table")), default=math.nan)
+    return {
+        "speed_of_table": table_time / best["float"],
+        "int8_speed_of_table": table_time / best["int8"],
+        "speed_of_float32": best["float32"] / best["float"],
+        "speed_of_bfloat16": best["bfloat16"] / best["float"],
     }
 
 
@@ -408,4 +456,5 @@ PARTS: dict[str, Callable[[Trial], Measured]] = {
     "model": model,
     "format": format_,
     "bytes": bytes_,
+    "decode": decode,
 }

@@ -41,7 +41,7 @@ from assay.methods.proteus.quantize_layer import (
     quantize_layer,
 )
 from assay.methods.proteus.report import Acceptable, QuantReport, fingerprint
-from assay.methods.proteus.workers import Workers, workers
+from assay.methods.proteus.workers import Workers, one_thread_each, workers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -248,14 +248,15 @@ def _quantize_modules(
     # The largest first, so that the last to finish is a small one.
     weights = {name: linear_weight(student.get_submodule(name)).detach().contiguous() for name in names}
     order = sorted(names, key=lambda name: -weights[name].numel())
-    tasks: dict[Future[Any], str] = {
-        crew.submit(_quantize_one, weights[name], shared[moments[name].group], name, settings): name
-        for name in order
-    }
-    for task in as_completed(tasks):
-        tensors, facts = task.result()
-        job.write(tasks[task], tensors, facts)
-        progress.add(tasks[task])
+    with one_thread_each():
+        tasks: dict[Future[Any], str] = {
+            crew.submit(_quantize_one, weights[name], shared[moments[name].group], name, settings): name
+            for name in order
+        }
+        for task in as_completed(tasks):
+            tensors, facts = task.result()
+            job.write(tasks[task], tensors, facts)
+            progress.add(tasks[task])
 
 
 def _quantize_one(

@@ -45,7 +45,7 @@ LAYER_ARMS = (
 )
 MODEL_ARMS = ("proteus", "proteus-compensated", "proteus-plain", "1mad", "ldlq-scalar", "gptq", "original")
 # Rows and columns of the decode comparison: SmolLM2's and 4096-class layers.
-SHAPES = ("576x576", "576x1536", "1536x576", "4096x4096")
+SHAPES = ("576x576", "576x1536", "1536x576", "4096x4096", "4096x14336")
 SIZES = ("SmolLM2-135M", "Llama-2-7b", "Llama-2-13b", "Llama-2-70b")
 
 
@@ -79,7 +79,7 @@ def trials(scale: Scale, seeds: int | None) -> Iterable[Trial]:
             for arm in (*SCORES, *(("pool", "random") if window < 12 else ())):
                 yield Trial(arm, {"part": "vetting", "window": window}, seed)
     for shape in SHAPES:
-        yield Trial("proteus", {"part": "decode", "shape": shape}, 0)
+        yield Trial("proteus", {"part": "decode", "shape": shape, "window": 16}, 0)
     for size in SIZES:
         yield Trial("proteus", {"part": "bytes", "model": size}, 0)
     for candidate in range(8):

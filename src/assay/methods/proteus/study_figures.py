@@ -194,7 +194,7 @@ def _models(rows: Sequence[FinishedTrial]) -> Panel:
     axes[1].set_yticklabels([])
     return Panel(
         figure,
-        "All 210 linear layers of SmolLM2-135M quantized, window of 10 bits; a dot per seed. proteus is blue.",
+        "All 210 linear layers of SmolLM2-135M quantized, window of 10 bits; a dot per seed.",
     )
 
 

@@ -98,8 +98,8 @@ def gaussian_tiles(count: int, seed: int) -> Float[Tensor, "count 256"]:
 def squared_errors(
     code: Code, bits: int, x: Float[Tensor, "n 256"], *, threads: int | None = None
 ) -> Float[Tensor, " n"]:
-    """The mean squared error of every sequence, encoded with tail biting; float64."""
-    states = encode_tiles(x, code.values, code.trellis(bits), threads=threads)
+    """The mean squared error of every sequence, encoded with tail biting (windowed first pass); float64."""
+    states = encode_tiles(x, code.values, code.trellis(bits), tail="windowed", threads=threads)
     decoded = code.values[states.long()].reshape(x.shape)
     return (decoded - x).to(torch.float64).square().mean(dim=1)
 
@@ -149,8 +149,7 @@ def search(
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Search random generators for a pool: filter by the scores, rank by the error of encoded Gaussian
-    sequences.
+    """Search random generators for a pool: filter by scores, rank by the error of encoded Gaussian sequences.
 
     Only generators without a shift are drawn: mixing costs every decoded weight two instructions, and of 3000
     random generators a window (8, 10, 12) the best, and the best hundredth, had none. All candidates are

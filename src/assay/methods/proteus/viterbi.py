@@ -55,7 +55,7 @@ def encode_tiles_reference(
     values: Float[Tensor, " states *V"],
     trellis: Trellis,
     *,
-    tail: Tail = "windowed",
+    tail: Tail = "exact",
 ) -> Int[Tensor, "n steps"]:
     """What `encode_tiles` computes, as a vectorised torch program: the documentation of the fast one.
 
@@ -120,7 +120,7 @@ def encode_tiles(
     values: Float[Tensor, " states *V"],
     trellis: Trellis,
     *,
-    tail: Tail = "windowed",
+    tail: Tail = "exact",
     threads: int | None = None,
 ) -> Int[Tensor, "n steps"]:
     """Tail-biting sequences of states whose values approximate `x` with a small squared error.

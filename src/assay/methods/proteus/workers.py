@@ -87,19 +87,31 @@ class RayWorkers:
 
 @contextmanager
 def workers(count: int, cluster: str | None = None) -> Iterator[Workers]:
-    """Threads, or tasks where a cluster is named; torch computes with the threads that it had, afterwards.
+    """Threads, or tasks where a cluster is named.
 
     Args:
         count: how many modules are quantized at once in this process, or CPUs of a local cluster.
         cluster: Ray's address, or None for threads.
     """
-    threads = torch.get_num_threads()
     found = RayWorkers(cluster, count) if cluster else ThreadWorkers(count)
     try:
         yield found
     finally:
         found.close()
-        torch.set_num_threads(threads)
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """While workers are busy: one torch thread for each of them; afterwards as many as before for this one.
+
+    The numeric libraries share a part of this setting between all threads, so that it must be undone here.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:
