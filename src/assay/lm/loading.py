@@ -28,7 +28,7 @@ _CONVERSION = 1
 _CHECKSUMS = "checksums.json"
 # Files up to this size are hashed again at every load; of larger ones only the size is compared.
 _SMALL = 8 * 2**20
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def load(

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from assay.errors import InputError
+from assay.lm import capture
 from assay.methods.proteus import quantize_model as module
 from assay.methods.proteus.compensation import proxy_error
 from assay.methods.proteus.config import ProteusConfig
@@ -75,6 +76,17 @@ def test_a_quantized_model_is_near_the_original(quantized, tiny_model, token_ids
     with torch.no_grad():
         found, expected = loaded(ids).logits, original(ids).logits
     assert (found - expected).norm() < 0.35 * expected.norm()
+
+
+def test_a_bias_that_is_there_keeps_the_mean_output(quantized, tiny_model, token_ids):
+    folder, _ = quantized("q", "qwen2")
+    path = "model.layers.0.self_attn.q_proj"
+    means = []
+    for model in (tiny_model("qwen2"), AutoModelForCausalLM.from_pretrained(folder)):
+        with capture(model, path) as outputs, torch.no_grad():
+            model(token_ids(8, 24))
+        means.append(outputs[path][0].flatten(0, 1).mean(0))
+    assert (means[0] - means[1]).norm() < 2e-3 * means[0].norm()
 
 
 def test_the_original_is_not_changed(quantized, tiny_model, token_ids):

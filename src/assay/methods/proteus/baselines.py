@@ -89,7 +89,7 @@ def gptq(
     *,
     bits: int = 2,
     group: int = 64,
-    damp: float = 1e-2,
+    damp: float = 3e-2,
 ) -> Baseline:
     """GPTQ: round a column after the other, and let the later ones make up for the error.
 

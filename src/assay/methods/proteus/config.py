@@ -18,6 +18,8 @@ TILE = 16
 LAYOUT = "le-window"
 GENERATOR = "mulbal-v1"
 DEFAULT_WINDOW = 12
+# With some ten thousand tokens of calibration text, errors on other text are lower than at the usual 0.01.
+DEFAULT_DAMP = 0.03
 # A trellis step of `bits` must fit in the window, and a state in the 16 bits that the kernels load.
 SHORTEST_WINDOW, LONGEST_WINDOW = 4, 16
 _KINDS = ("auto", *get_args(Kind))
@@ -54,7 +56,7 @@ class ProteusConfig(QuantizationConfigMixin):
         *,
         rht: Literal["auto"] | Kind = "auto",
         pool: str = "v1",
-        damp: float = 1e-2,
+        damp: float = DEFAULT_DAMP,
         compensate: bool = True,
         distill: str | None = None,
         modules_to_not_convert: Iterable[str] | None = None,
@@ -124,6 +126,6 @@ class ProteusConfig(QuantizationConfigMixin):
         if self.pool not in ("v1", "single"):
             raise InputError(f"pool={self.pool!r} is unknown; use 'v1' or 'single'")
         if not 0 < self.damp < 1:
-            raise InputError(f"damp={self.damp} is out of range; use a small positive number such as 0.01")
+            raise InputError(f"damp={self.damp} is out of range; use a small positive number such as 0.03")
         if self.distill not in (None, "block", "e2e", "both"):
             raise InputError(f"distill={self.distill!r} is unknown; use None, 'block', 'e2e' or 'both'")

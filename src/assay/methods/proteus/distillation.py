@@ -52,7 +52,7 @@ class TuningSettings:
 
 
 BLOCK = TuningSettings(learning_rate=1e-3, epochs=3, batch=1)
-END_TO_END = TuningSettings(learning_rate=3e-4, epochs=2, batch=2)
+END_TO_END = TuningSettings(learning_rate=2e-3, epochs=3, batch=2)
 
 
 @dataclass(frozen=True)

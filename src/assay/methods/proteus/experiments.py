@@ -188,7 +188,7 @@ def _quantized(
     if arm == "rtn":
         return baselines.rtn(weight)
     if arm == "gptq":
-        return baselines.gptq(weight, hessian)
+        return baselines.gptq(weight, hessian, damp=settings.damp)
     if arm == "ldlq-scalar":
         return baselines.ldlq_scalar(weight, hessian, name=name, group=group, settings=settings)
     if arm in PEERS:

@@ -39,7 +39,7 @@ class LayerSettings:
 
     bits: int = 2
     window: int = 12
-    damp: float = 1e-2
+    damp: float = 3e-2
     compensate: bool = True
     correct_bias: bool = False
     seed: int = 0

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -248,9 +248,17 @@ def _quantize_modules(
     # The largest first, so that the last to finish is a small one.
     weights = {name: linear_weight(student.get_submodule(name)).detach().contiguous() for name in names}
     order = sorted(names, key=lambda name: -weights[name].numel())
+    # A bias is corrected where there is one; none is added.
+    biased = {name for name in names if getattr(student.get_submodule(name), "bias", None) is not None}
     with one_thread_each():
         tasks: dict[Future[Any], str] = {
-            crew.submit(_quantize_one, weights[name], shared[moments[name].group], name, settings): name
+            crew.submit(
+                _quantize_one,
+                weights[name],
+                shared[moments[name].group],
+                name,
+                replace(settings, correct_bias=name in biased),
+            ): name
             for name in order
         }
         for task in as_completed(tasks):
@@ -276,6 +284,7 @@ def _tensors(layer: QuantizedLayer) -> dict[str, Tensor]:
         "sv": layer.sv,
         "matrix_in": layer.input_transform.matrix,
         "matrix_out": layer.output_transform.matrix,
+        "bias_correction": layer.bias_correction,
     }
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -293,9 +302,11 @@ def _stored_layer(module: nn.Module, tensors: Mapping[str, Tensor], config: Prot
         scale_types=(tensors["su"].dtype, tensors["sv"].dtype),
     )
     for name, tensor in tensors.items():
-        setattr(layer, name, tensor)
+        if name != "bias_correction":
+            setattr(layer, name, tensor)
     if bias is not None:
-        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
+        corrected = bias.detach() + tensors["bias_correction"].to(bias)
+        layer.bias = nn.Parameter(corrected, requires_grad=False)
     return layer.to(weight.device).eval()
 
 
