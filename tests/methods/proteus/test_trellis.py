@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.errors import InputError
-from assay.methods.proteus.trellis import Trellis, is_tail_biting, pack, unpack
+from assay.methods.proteus.generators import Generator
+from assay.methods.proteus.trellis import Trellis, decode_tiles, is_tail_biting, pack, unpack
+from assay.methods.proteus.viterbi import encode_tiles
 
 MANY = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -136,3 +138,13 @@ def test_unpack_refuses_a_wrong_size():
 def test_bad_trellises(parameters, message):
     with pytest.raises(InputError, match=message):
         Trellis(**parameters)
+
+
+def test_tiles_decode_to_the_values_that_their_states_were_chosen_for():
+    generator, trellis = Generator(0x9E3779B1, shift=15, signs=(1, -1, 1, -1)), Trellis(8)
+    table = generator.table(8)
+    x = torch.randn(3, 256, generator=torch.Generator().manual_seed(0))
+    states = encode_tiles(x, table / 147.8, trellis)
+    decoded = decode_tiles(pack(states, trellis), generator, trellis)
+    assert torch.equal(decoded, table[states.long()])
+    assert float((decoded / 147.8 - x).square().mean()) < 0.12

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from assay.methods.proteus.quantize_layer import LayerSettings, QuantizedLayer, dequantize, quantize_layer
     from assay.methods.proteus.quantize_model import quantize_model
     from assay.methods.proteus.report import QuantReport
-    from assay.methods.proteus.trellis import Trellis, pack, unpack
+    from assay.methods.proteus.trellis import Trellis, decode_tiles, pack, unpack
     from assay.methods.proteus.vetting import score, search, vet_generator
     from assay.methods.proteus.viterbi import encode_tiles
 
@@ -25,6 +25,7 @@ __all__ = [
     "QuantReport",
     "QuantizedLayer",
     "Trellis",
+    "decode_tiles",
     "dequantize",
     "encode_tiles",
     "pack",
@@ -48,7 +49,7 @@ __getattr__ = lazy_exports(
         "encode_tiles": "viterbi",
     }
     | dict.fromkeys(("LayerSettings", "QuantizedLayer", "dequantize", "quantize_layer"), "quantize_layer")
-    | dict.fromkeys(("Trellis", "pack", "unpack"), "trellis")
+    | dict.fromkeys(("Trellis", "decode_tiles", "pack", "unpack"), "trellis")
     | dict.fromkeys(("score", "search", "vet_generator"), "vetting"),
     extra="lm",
 )

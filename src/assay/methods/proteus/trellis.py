@@ -15,12 +15,16 @@ shift and a mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from assay.errors import InputError
+
+if TYPE_CHECKING:
+    from assay.methods.proteus.generators import Generator
 
 BITS = (2, 3, 4)
 WINDOWS = range(4, 17)
@@ -151,6 +155,17 @@ def unpack(packed: UInt8[Tensor, "n bytes"], trellis: Trellis) -> Int[Tensor, "n
     for offset in range(trellis.window):
         states |= bits[:, (starts + offset) % bits.shape[1]] << offset
     return states.flip(-1).to(torch.int32)
+
+
+def decode_tiles(
+    packed: UInt8[Tensor, "n bytes"], generator: Generator, trellis: Trellis
+) -> Int[Tensor, "n steps"]:
+    """The integers z that packed sequences stand for, int32, in trellis time: what kernels do in registers.
+
+    Raises:
+        InputError: the sequences have the wrong number of bytes.
+    """
+    return generator.raw(unpack(packed, trellis))
 
 
 def _bits(words: Int[Tensor, "n m"], width: int) -> Int[Tensor, "n m width"]:
