@@ -1,5 +1,5 @@
-"""The fast path for linear models: Opacus's trajectory, clipped as promised, with the noise that was "
-"promised."""
+"""The fast path for linear models: Opacus's trajectory, clipped as promised, with the noise that was
+promised."""
 
 import math
 from typing import Any

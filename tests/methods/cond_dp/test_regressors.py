@@ -54,8 +54,8 @@ def test_rotated_spectrum_needs_the_conditioner(rotated):
 
 
 def test_nothing_is_gained_along_the_top_direction(rotated):
-    """The same features and the same share of noise in the labels, but their signal is the first "
-    "direction."""
+    """The same features and the same share of noise in the labels, but their signal is the first
+    direction."""
     ratios = []
     for seed in range(3):
         X, _ = rotated(seed)

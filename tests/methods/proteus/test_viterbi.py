@@ -43,7 +43,6 @@ def circular_paths(trellis: Trellis) -> torch.Tensor:
     return unpack(torch.from_numpy(streams[:, : trellis.bytes].copy()), trellis)
 
 
-# --------------------------------------------------------------------------------------------------
 # optimality
 
 
@@ -89,8 +88,7 @@ def test_the_wrap_is_mostly_the_best_one():
     assert int((found <= best * (1 + 1e-5)).sum()) >= 8
 
 
-# ----------------------------------------------------------------------------------- the reference and the
-# loops
+# the reference and the loops
 
 
 @st.composite
@@ -187,8 +185,7 @@ def test_the_windowed_first_pass_loses_little():
     assert abs(float(windowed.mean() / exact.mean()) - 1.0) < 0.003
 
 
-# ----------------------------------------------------------------------------------------------- Gaussian
-# source
+# Gaussian source
 
 
 def test_the_best_scalar_quantizer_for_comparison():
@@ -239,8 +236,7 @@ def test_more_bits_approach_their_own_limit(bits):
     assert 4.0**-bits < float(errors.mean()) < 1.6 * 4.0**-bits
 
 
-# ----------------------------------------------------------------------------------------------------- bad
-# input
+# bad input
 
 
 @pytest.mark.parametrize("encode", [encode_tiles, encode_tiles_reference])

@@ -1,5 +1,5 @@
-"""Private regression conditioned by public features, with accounting for the neighbour relation that "
-"matters."""
+"""Private regression conditioned by public features, with accounting for the neighbour relation that
+matters."""
 
 from typing import TYPE_CHECKING
 

@@ -102,8 +102,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """The epsilon of a mechanism with mu-Gaussian differential privacy at this delta: `gaussian_mu` "
-    "undone."""
+    """The epsilon of a mechanism with mu-Gaussian differential privacy at this delta: `gaussian_mu`
+    undone."""
     if math.isinf(mu):
         return math.inf
     if gaussian_delta(0.0, mu) <= delta:

@@ -1,5 +1,5 @@
-"""Opacus's engine with a conditioner in front of the model and accounting for the right neighbour "
-"relation."""
+"""Opacus's engine with a conditioner in front of the model and accounting for the right neighbour
+relation."""
 
 from __future__ import annotations
 
@@ -280,8 +280,8 @@ class CondPrivacyEngine(PrivacyEngine):
         )
 
     def save_checkpoint(self, *, path: Path | str, **_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Write model, optimizer, accountant and noise generator to a folder "
-        "(`checkpoints.save_checkpoint`)."""
+        """Write model, optimizer, accountant and noise generator to a folder
+        (`checkpoints.save_checkpoint`)."""
         from assay.methods.cond_dp.checkpoints import save_checkpoint
 
         self._require_model()

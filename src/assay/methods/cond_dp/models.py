@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 
 class FirstLinear(nn.Module):
-    """v = W_public x_public + W_private x_private + b for inputs (batch, d) that have the public columns "
-    "first."""
+    """v = W_public x_public + W_private x_private + b for inputs (batch, d) that have the public columns
+    first."""
 
     def __init__(self, n_public: int, n_private: int, n_outputs: int) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class FactorizationMachine(nn.Module):
 
 @torch.no_grad()
 def initialize(module: nn.Module, generator: torch.Generator) -> None:
-    """Normal weights of standard deviation 1 / sqrt(inputs), zero biases; for a factorisation machine a "
-    "tenth."""
+    """Normal weights of standard deviation 1 / sqrt(inputs), zero biases; for a factorisation machine a
+    tenth."""
     share = 0.1 if isinstance(module, FactorizationMachine) else 1.0
     for layer in module.modules():
         if isinstance(layer, nn.Linear):

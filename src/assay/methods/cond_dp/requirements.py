@@ -1,5 +1,5 @@
-"""What the engine asks of loaders, modules and conditioners, because it could not account for anything "
-"else."""
+"""What the engine asks of loaders, modules and conditioners, because it could not account for anything
+else."""
 
 from __future__ import annotations
 

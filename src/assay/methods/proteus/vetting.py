@@ -33,7 +33,6 @@ def vet_generator(generator: Generator, window: int, bits: int) -> Scores:
     return score(mulbal(generator, window).values, bits)
 
 
-# --------------------------------------------------------------------------------------------------
 # thresholds
 
 
@@ -86,8 +85,7 @@ class Thresholds:
         return [name for name, good in passed.items() if not good]
 
 
-# ------------------------------------------------------------------------------------------- mean squared
-# error
+# mean squared error
 
 
 def gaussian_tiles(count: int, seed: int) -> Float[Tensor, "count 256"]:
@@ -117,7 +115,6 @@ def estimate(samples: Float[Tensor, " n"]) -> Estimate:
     return Estimate(float(samples.mean()), float(samples.std()) / math.sqrt(len(samples)))
 
 
-# -------------------------------------------------------------------------------------------------------
 # search
 
 Progress = Callable[[str, int, int], None]
