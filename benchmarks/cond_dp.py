@@ -34,13 +34,23 @@ def seconds(action: Callable[[], object], repeats: int = 3) -> float:
 
     Not the clock's: other programs on the machine would count.
     """
-    action()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
+    return alternating(action, repeats=repeats)[0]
+
+
+def alternating(*actions: Callable[[], object], repeats: int = 7) -> list[float]:
+    """The shortest processor time of each, in turns, so that all see the same neighbours on the machine."""
+    for action in actions:
         action()
-        times.append(time.process_time() - start)
-    return min(times)
+    return [
+        min(times)
+        for times in zip(*([seconds_once(a) for a in actions] for _ in range(repeats)), strict=True)
+    ]
+
+
+def seconds_once(action: Callable[[], object]) -> float:
+    start = time.process_time()
+    action()
+    return time.process_time() - start
 
 
 def show(what: str, ours: float, peer: str, theirs: float, note: str) -> None:
@@ -86,24 +96,22 @@ def linear(rng: np.random.Generator) -> None:
     training = LinearTraining(STEPS, LR, CLIP, SIGMA)
 
     def ours() -> tuple[np.ndarray, float]:
-        return train_linear(X, t, training, opacus_normals(torch.float64), rng)
+        return train_linear(X, t, training, rng.standard_normal, rng)
 
-    def theirs() -> nn.Module:
-        module = nn.Linear(COLUMNS, 1).double()
+    def theirs(dtype: type) -> nn.Module:
+        module = nn.Linear(COLUMNS, 1).to(torch.from_numpy(np.empty(0, dtype)).dtype)
         nn.init.zeros_(module.weight)
         nn.init.zeros_(module.bias)
-        return full_batch_descent(module, X, t, STEPS)
+        return full_batch_descent(module, X.astype(dtype), t.astype(dtype), STEPS)
 
-    weights, intercept = ours()
-    parameters = [parameter.detach().numpy() for parameter in theirs().parameters()]
+    weights, intercept = train_linear(X, t, training, opacus_normals(torch.float64), rng)
+    parameters = [parameter.detach().numpy() for parameter in theirs(np.float64).parameters()]
     apart = max(np.abs(parameters[0][0] - weights).max(), abs(float(parameters[1][0]) - intercept))
-    show(
-        f"linear path, n = {ROWS}, d = {COLUMNS}, {STEPS} steps",
-        seconds(ours),
-        "Opacus, per-sample gradients",
-        seconds(theirs, repeats=1),
-        f"same noise: weights differ by {apart:.0e} (target: 20x)",
-    )
+    best, single, double = alternating(ours, lambda: theirs(np.float32), lambda: theirs(np.float64))
+    what = f"linear path, n = {ROWS}, d = {COLUMNS}, {STEPS} steps"
+    show(what, best, "Opacus, hooks, float32 (default)", single, "(target: 20x)")
+    note = f"same noise: weights differ by {apart:.0e}"
+    show("", best, "Opacus, hooks, float64", double, note)
 
 
 def network(rng: np.random.Generator) -> None:
@@ -153,10 +161,7 @@ def conditioning(rng: np.random.Generator) -> None:
 
         return run
 
-    plain, ours = epoch(False), epoch(True)
-    # Alternating, so that both see the same neighbours on the machine.
-    times = [(seconds(ours, 1), seconds(plain, 1)) for _ in range(7)]
-    best = [min(column) for column in zip(*times, strict=True)]
+    best = alternating(epoch(True), epoch(False), repeats=15)
     show(
         f"epoch of {BATCHES} batches of {BATCH}, conditioned",
         best[0],

@@ -42,6 +42,7 @@ class Card:
         verbs: command -> `"module:function"`.
         study: `"module:attribute"` of its `Study`.
         distribution: the distribution that the extra belongs to.
+        preview: the verbs work, and the study's results have not been published yet.
         on_import: module of another library -> `"module:function"` of the method, called once that module has
             been imported (see `assay.plugins`).
     """
@@ -57,6 +58,7 @@ class Card:
     verbs: Mapping[str, str]
     study: str
     distribution: str = "assay"
+    preview: bool = False
     on_import: Mapping[str, str] = field(default_factory=dict)
 
     @property

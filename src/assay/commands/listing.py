@@ -38,7 +38,8 @@ def list_methods(
     for column in ("method", "area", "what it does", "interface", "verdicts"):
         table.add_column(column, overflow="fold")
     for card in cards().values():
-        table.add_row(card.command, card.area, card.summary, card.interface, _tally(latest.get(card.name)))
+        name = f"{card.command} (preview)" if card.preview else card.command
+        table.add_row(name, card.area, card.summary, card.interface, _tally(latest.get(card.name)))
     Console().print(table)
 
 
@@ -109,6 +110,7 @@ def _facts(card: Card, run: RunFolder | None) -> dict[str, Any]:
         "arxiv": card.arxiv,
         "area": card.area,
         "summary": card.summary,
+        "preview": card.preview,
         "interface": card.interface,
         "extra": card.extra,
         "missing_packages": card.missing_packages(),

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from assay.methods.cond_dp import linear
 from assay.methods.cond_dp.linear import DivergedError, LinearTraining, label_sensitivity, train_linear
+from assay.methods.cond_dp.linear_loops import BLOCK, columns_of
 from assay.methods.cond_dp.validation import check_finite
 
 TRAINING = LinearTraining(steps=10, lr=0.05, clip=0.5, sigma=2.0)
@@ -38,7 +39,7 @@ def no_noise(size):
 
 
 def clipped_sum(Z, t, parameters, training):
-    return linear._Rows(Z, t, training).clipped_sum(parameters)
+    return linear.Rows.of(Z, t, training).clipped_sum(parameters)
 
 
 def clipped_gradients(Z, t, weights, intercept, clip):
@@ -52,7 +53,9 @@ def clipped_gradients(Z, t, weights, intercept, clip):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("learned", [False, True])
-def test_the_trajectory_is_that_of_opacus(optimizer, learned):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_trajectory_is_that_of_opacus(optimizer, learned, compiled, monkeypatch):
+    monkeypatch.setattr(linear, "COMPILED_FROM", 0 if compiled else math.inf)
     Z, t = problem()
     X, y = torch.from_numpy(Z), torch.from_numpy(t)[:, None]
 
@@ -118,20 +121,21 @@ def test_clipped_gradients_are_no_longer_than_the_norm(seed, clip):
     np.testing.assert_allclose(total, clipped_sum(Z, t, parameters, with_(clip=clip, sigma=0.0)), atol=1e-12)
 
 
-def change_of_one_label(Z, t, weights, intercept, clip, fit_intercept=True):
+def change_of_one_label(Z, weights, intercept, clip, fit_intercept=True, rows=linear.Rows):
     """The largest change of the sum of clipped gradients over all rows and extreme labels."""
     training = with_(clip=clip, fit_intercept=fit_intercept)
     parameters = np.concatenate([weights, [intercept, 1.0]])
     sums = []
     for label in (-1.0, 1.0):
-        sums.append([clipped_sum(Z[[i]], np.array([label]), parameters, training) for i in range(len(Z))])
+        labels = np.array([label])
+        sums.append([rows.of(Z[[i]], labels, training).clipped_sum(parameters) for i in range(len(Z))])
     return np.linalg.norm(np.array(sums[0]) - np.array(sums[1]), axis=1).max()
 
 
 def test_a_label_can_move_the_sum_by_twice_the_norm():
     """Adding or removing a row moves it by the norm only: that figure would be wrong for labels."""
-    Z, t = problem()
-    moved = change_of_one_label(Z, t, np.zeros(5), 0.0, clip=0.5)
+    Z, _ = problem()
+    moved = change_of_one_label(Z, np.zeros(5), 0.0, clip=0.5)
     assert moved <= 2 * 0.5
     assert moved > 1.99 * 0.5
 
@@ -146,9 +150,11 @@ def test_the_label_sensitivity_is_a_bound_and_is_reached(seed, clip, fit_interce
     )
     for scale in (0.0, 0.3, 3.0):
         weights = scale * rng.normal(size=3)
-        moved = change_of_one_label(Z, np.zeros(15), weights, 0.0, clip, fit_intercept)
-        assert moved <= bound * (1 + 1e-9)
-    assert change_of_one_label(Z, np.zeros(15), np.zeros(3), 0.0, clip, fit_intercept) >= 0.99 * bound
+        for rows in (linear.Rows, linear.CompiledRows):
+            # Of the features as they were passed, though the compiled loops have rounded ones.
+            moved = change_of_one_label(Z, weights, 0.0, clip, fit_intercept, rows)
+            assert moved <= bound * (1 + 1e-9)
+    assert change_of_one_label(Z, np.zeros(3), 0.0, clip, fit_intercept) >= 0.99 * bound
     assert label_sensitivity((Z**2).sum(axis=1), clip, fit_intercept=fit_intercept, learned_factor=True) == 2
 
 
@@ -245,3 +251,59 @@ def test_divergence_is_said():
 
 def test_check_finite_knows_that_large_sums_may_overflow():
     check_finite(np.full((3, 2), 1e308))
+
+
+@pytest.mark.parametrize("sigma", [0.0, 2.0])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("learned", [None, 3.0])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (70, 5), (2 * BLOCK + 3, 8)])
+def test_the_compiled_loops_compute_what_numpy_does(sigma, fit_intercept, learned, n, d):
+    rng = np.random.default_rng(n)
+    Z, t = problem(n, n, d)
+    training = with_(sigma=sigma, fit_intercept=fit_intercept, learned_factor=learned, sample_rate=0.5)
+    compiled = linear.CompiledRows.of(Z, t, training)
+    plain = linear.Rows.of(compiled.columns.T.astype(float), t, training)
+    np.testing.assert_allclose(compiled.squared_norms, plain.squared_norms, rtol=1e-14)
+    parameters = np.append(rng.normal(size=d + 1) / 3, learned or 1.0)
+    for chosen in (rng.random(n) < 0.5, np.zeros(n, dtype=bool), np.ones(n, dtype=bool)):
+        expected = plain.sampled(chosen).clipped_sum(parameters)
+        np.testing.assert_allclose(
+            compiled.sampled(chosen).clipped_sum(parameters), expected, rtol=1e-12, atol=1e-12
+        )
+    np.testing.assert_allclose(compiled.clipped_sum(parameters), plain.clipped_sum(parameters), atol=1e-12)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+@pytest.mark.parametrize("learned", [None, 3.0])
+def test_trainings_are_the_same_in_numpy_and_compiled(rate, learned, monkeypatch):
+    Z, t = problem(n=300)
+    training = with_(sample_rate=rate, learned_factor=learned)
+    found = []
+    for bound in (math.inf, 0):
+        monkeypatch.setattr(linear, "COMPILED_FROM", bound)
+        rng = np.random.default_rng(5)
+        found.append(np.append(*train_linear(Z, t, training, rng.standard_normal, rng)))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.floats(allow_nan=False, allow_infinity=False) | st.floats(-1e39, 1e39) | st.floats(-1e-37, 1e-37),
+        min_size=1,
+        max_size=70,
+    )
+)
+def test_stored_features_are_the_next_towards_zero(values):
+    Z = np.array(values)[:, None]
+    single, squared_norms = columns_of(Z, single=True)
+    assert single.dtype == np.float32
+    stored, limits = single[0].astype(float), np.finfo(np.float32)
+    assert (np.abs(stored) <= np.abs(Z[:, 0])).all()
+    usual = (np.abs(Z[:, 0]) >= limits.tiny) & (np.abs(stored) < float(limits.max))
+    above = np.nextafter(np.abs(single[0][usual]), np.float32(np.inf)).astype(float)
+    assert (above > np.abs(Z[usual, 0])).all()
+    assert (np.abs(stored[np.abs(Z[:, 0]) >= float(limits.max)]) == float(limits.max)).all()
+    np.testing.assert_array_equal(squared_norms, stored**2)
+    double, _ = columns_of(Z[np.abs(Z[:, 0]) < 1e150][:, :1], single=False)
+    np.testing.assert_array_equal(double[0], Z[np.abs(Z[:, 0]) < 1e150][:, 0])

@@ -1,7 +1,8 @@
 """Private gradient descent for linear models without per-sample gradient tensors.
 
 With the squared loss (f(z) - t)^2 and f(z) = w' z + b, a row's gradient is 2 r (z, 1): its norm is a product
-of two numbers, so a step is two passes over the rows, O(n d), and needs no memory beyond them.
+of two numbers, so a step is two passes over the rows, O(n d), and needs no memory beyond them. Long trainings
+run in compiled loops (`linear_loops`), short ones in NumPy, which also says what the loops compute.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -28,6 +29,9 @@ ADAM_EPSILON = 1e-8
 SMALLEST_MOMENT = 1e-12
 # Labels are mapped to [-1, 1].
 LABEL_WIDTH = 2.0
+# Steps x rows of a step x columns from which on the compiled loops are used: NumPy is done with less before
+# they are loaded.
+COMPILED_FROM = 10_000_000
 
 
 class DivergedError(InputError):
@@ -109,84 +113,86 @@ def train_linear(
 
     Source: section 3 (the conditioned features go through ordinary DP-SGD); Abadi et al. (2016), Algorithm 1.
     """
-    rows = _Rows(Z, t, training)
     n, d = Z.shape
+    work = training.steps * training.sample_rate * n * d
+    rows = (CompiledRows if work >= COMPILED_FROM else Rows).of(Z, t, training)
     parameters = np.zeros(d + 2)
     parameters[d + 1] = training.learned_factor or 1.0
-    trained = np.ones(d + 2, dtype=bool)
-    trained[d], trained[d + 1] = training.fit_intercept, training.learned_factor is not None
-    sizes = [d] + [1] * int(trained[d:].sum())
     # The denominator is a constant: the size of a sampled batch is private.
     denominator = training.sample_rate * n
     noise_scale = training.sigma * training.clip
     step = _Update(training, noise_scale / denominator, d + 2)
-    total = np.zeros(d + 2)
-
-    def noisy_sum() -> Float[np.ndarray, " p"]:
-        if training.sample_rate < 1:
-            gradient = rows.sampled(rng.random(n) < training.sample_rate).clipped_sum(parameters)
-        else:
-            gradient = rows.clipped_sum(parameters)
-        if noise_scale:
-            gradient[trained] += noise_scale * np.concatenate([normals(size) for size in sizes])
-        return gradient
-
-    for index in range(training.steps):
-        # What overflows is found below.
-        with np.errstate(over="ignore", invalid="ignore"):
-            parameters -= step(noisy_sum() / denominator)
-        if not np.isfinite(parameters).all():
-            raise DivergedError(
-                f"the weights are not finite after step {index + 1} of {training.steps}: lower lr "
-                f"({training.lr:g}). The whole budget counts as spent"
-            )
-        total += parameters
+    noise, total = np.zeros(d + 2), np.zeros(d + 2)
+    # What overflows is found below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for index in range(training.steps):
+            batch = rows.sampled(rng.random(n) < training.sample_rate) if training.sample_rate < 1 else rows
+            gradient = batch.clipped_sum(parameters)
+            if noise_scale:
+                noise[:d] = normals(d)
+                if training.fit_intercept:
+                    noise[d] = normals(1)[0]
+                if training.learned_factor is not None:
+                    noise[d + 1] = normals(1)[0]
+                gradient += noise_scale * noise
+            gradient /= denominator
+            parameters -= step(gradient)
+            if not np.isfinite(parameters).all():
+                raise DivergedError(
+                    f"the weights are not finite after step {index + 1} of {training.steps}: lower lr "
+                    f"({training.lr:g}). The whole budget counts as spent"
+                )
+            total += parameters
     final = total / training.steps if training.average else parameters
     return final[:d] * final[d + 1], float(final[d])
 
 
-class _Rows:
+class BatchOfRows(Protocol):
     """Rows that are ready for sums of clipped gradients."""
 
-    def __init__(
-        self, Z: Float[np.ndarray, "n d"], t: Float[np.ndarray, " n"], training: LinearTraining
-    ) -> None:
-        # Column by column: both products of a step run at the speed of the memory then.
-        order = "C" if training.sample_rate < 1 else "F"
-        self.Z = np.asarray(Z, order=order)
-        # Predictions in single precision are wrong by far less than the noise moves them, and take a quarter
-        # of the time. What privacy rests on, the lengths, the clipping and the sum, stays in double
-        # precision.
-        self.single = np.asarray(Z, np.float32 if training.sigma else np.float64, order=order)
-        self.t, self.training = t, training
-        self.squared_norms = np.einsum("ij,ij->i", Z, Z)
-        self.lengths = np.sqrt(self.squared_norms + training.fit_intercept)
-
-    def sampled(self, chosen: Bool[np.ndarray, " n"]) -> _Rows:
+    def sampled(self, chosen: Bool[np.ndarray, " n"]) -> BatchOfRows:
         """Some of the rows."""
-        part = object.__new__(_Rows)
-        part.training = self.training
-        part.Z, part.single, part.t = self.Z[chosen], self.single[chosen], self.t[chosen]
-        part.squared_norms, part.lengths = self.squared_norms[chosen], self.lengths[chosen]
-        return part
+        ...
 
     def clipped_sum(self, parameters: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
         """The sum of the rows' clipped gradients, by weights, intercept and factor."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in NumPy: what is computed, without what makes it fast.
+
+    Args:
+        Z: features.
+        t: labels.
+        squared_norms: |z|^2.
+        training: the settings.
+    """
+
+    Z: Float[np.ndarray, "n d"]
+    t: Float[np.ndarray, " n"]
+    squared_norms: Float[np.ndarray, " n"]
+    training: LinearTraining
+
+    @classmethod
+    def of(cls, Z: Float[np.ndarray, "n d"], t: Float[np.ndarray, " n"], training: LinearTraining) -> Rows:
+        return cls(Z, t, np.einsum("ij,ij->i", Z, Z), training)
+
+    def sampled(self, chosen: Bool[np.ndarray, " n"]) -> Rows:
+        return Rows(self.Z[chosen], self.t[chosen], self.squared_norms[chosen], self.training)
+
+    def clipped_sum(self, parameters: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
         d = self.Z.shape[1]
         weights, intercept, factor = parameters[:d], parameters[d], parameters[d + 1]
         learned = self.training.learned_factor is not None
-        projected = (self.single @ weights.astype(self.single.dtype)).astype(float)
-        slope = factor * projected - self.t if learned else projected - self.t
-        slope += intercept
-        slope *= 2.0
-        lengths = self.lengths
+        projected = self.Z @ weights
+        slope = 2.0 * (factor * projected - self.t + intercept)
+        squared_lengths = self.squared_norms + self.training.fit_intercept
         if learned:
-            lengths = np.sqrt(factor**2 * self.squared_norms + projected**2 + self.training.fit_intercept)
-        norms = np.abs(slope) * lengths
-        norms += NORM_OFFSET
-        np.divide(self.training.clip, norms, out=norms)
-        np.minimum(norms, 1.0, out=norms)
-        slope *= norms
+            squared_lengths = factor**2 * self.squared_norms + projected**2 + self.training.fit_intercept
+        norms = np.abs(slope) * np.sqrt(squared_lengths)
+        slope *= np.minimum(1.0, self.training.clip / (norms + NORM_OFFSET))
         gradient = np.zeros(d + 2)
         gradient[:d] = factor * (slope @ self.Z)
         if self.training.fit_intercept:
@@ -194,6 +200,59 @@ class _Rows:
         if learned:
             gradient[d + 1] = slope @ projected
         return gradient
+
+
+@dataclass(frozen=True)
+class CompiledRows:
+    """Rows for the compiled loops.
+
+    Where noise is added, the features are stored in single precision, rounded towards zero: a step takes as
+    long as their memory is large. The lengths are those of the stored features, and every operation is in
+    double precision, so that the clipping holds exactly; the model moves by far less than by the noise.
+
+    Args:
+        columns: the features as stored, column by column.
+        t: labels.
+        squared_norms: |z|^2 of the stored features.
+        training: the settings.
+        rows: the stored features row by row, where rows are sampled.
+    """
+
+    columns: Float[np.ndarray, "d n"]
+    t: Float[np.ndarray, " n"]
+    squared_norms: Float[np.ndarray, " n"]
+    training: LinearTraining
+    rows: Float[np.ndarray, "n d"] | None
+
+    @classmethod
+    def of(
+        cls, Z: Float[np.ndarray, "n d"], t: Float[np.ndarray, " n"], training: LinearTraining
+    ) -> CompiledRows:
+        from assay.methods.cond_dp.linear_loops import columns_of
+
+        columns, squared_norms = columns_of(Z, single=training.sigma > 0)
+        rows = columns.T.copy() if training.sample_rate < 1 else None
+        return cls(columns, np.ascontiguousarray(t, dtype=float), squared_norms, training, rows)
+
+    def sampled(self, chosen: Bool[np.ndarray, " n"]) -> CompiledRows:
+        # From whole rows: a number from here and there in each column is a piece of memory each.
+        assert self.rows is not None
+        columns = self.rows[chosen].T.copy()
+        return CompiledRows(columns, self.t[chosen], self.squared_norms[chosen], self.training, None)
+
+    def clipped_sum(self, parameters: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
+        from assay.methods.cond_dp.linear_loops import clipped_sum
+
+        return clipped_sum(
+            self.columns,
+            self.t,
+            self.squared_norms,
+            parameters,
+            self.training.learned_factor is not None,
+            self.training.fit_intercept,
+            float(self.training.clip),
+            NORM_OFFSET,
+        )
 
 
 class _Update:
@@ -207,11 +266,13 @@ class _Update:
         if self.training.optimizer == "sgd":
             return self.training.lr * gradient
         self.count += 1
-        self.first = BETAS[0] * self.first + (1 - BETAS[0]) * gradient
-        self.second = BETAS[1] * self.second + (1 - BETAS[1]) * gradient**2
-        first = self.first / (1 - BETAS[0] ** self.count)
+        self.first *= BETAS[0]
+        self.first += (1 - BETAS[0]) * gradient
+        self.second *= BETAS[1]
+        self.second += (1 - BETAS[1]) * gradient**2
         second = self.second / (1 - BETAS[1] ** self.count)
         if self.training.bias_correction:
             # Source: Tang, Shpilevskiy and Lécuyer (2024), DP-AdamBC.
             second = np.maximum(second - self.noise**2, SMALLEST_MOMENT)
-        return self.training.lr * first / (np.sqrt(second) + ADAM_EPSILON)
+        rate = self.training.lr / (1 - BETAS[0] ** self.count)
+        return rate * self.first / (np.sqrt(second) + ADAM_EPSILON)

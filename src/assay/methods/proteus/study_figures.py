@@ -113,7 +113,8 @@ def _overlap(rows: Sequence[FinishedTrial]) -> Panel | None:
             ]
         )
         axis.set(xlabel=f"rank by {scores[arm]}", title=f"Spearman {correlation:.2f}")
-    axes[0].set(ylabel="mean squared error")
+    # A few random generators are so bad that the others would be a line.
+    axes[0].set(ylabel="mean squared error", yscale="log")
     return Panel(
         figure,
         "Random generators of equal mean and variance (a dot each, window of 10 bits), ranked by a score "
@@ -221,7 +222,7 @@ def _bytes(rows: Sequence[FinishedTrial]) -> Panel:
             )
     axes[0].set_xticks(range(len(models)), models)
     axes[0].set(ylabel="bytes read for a token, bf16 = 1")
-    axes[0].legend()
+    figure.legend(loc="outside upper center", ncols=4)
     return Panel(
         figure,
         "Bytes of the quantized linear layers that one token touches, counted from the formats. Reads of "

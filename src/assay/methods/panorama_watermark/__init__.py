@@ -1,0 +1,48 @@
+"""A watermark for 360-degree images that no rotation removes, and the invariants it is made of."""
+
+from typing import TYPE_CHECKING
+
+from assay.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from assay.methods.panorama_watermark.bispectrum import bispectrum
+    from assay.methods.panorama_watermark.harmonics import power_spectrum
+    from assay.methods.panorama_watermark.keys import Key
+    from assay.methods.panorama_watermark.learned import LearnedEngine
+    from assay.methods.panorama_watermark.rotations import random_rotation, rotate_panorama, rotation_matrix
+    from assay.methods.panorama_watermark.torch_invariants import BispectralInvariants, RandomRotate360
+    from assay.methods.panorama_watermark.watermarker import Detection, EmbedResult, Watermarker
+
+__all__ = [
+    "BispectralInvariants",
+    "Detection",
+    "EmbedResult",
+    "Key",
+    "LearnedEngine",
+    "RandomRotate360",
+    "Watermarker",
+    "bispectrum",
+    "power_spectrum",
+    "random_rotation",
+    "rotate_panorama",
+    "rotation_matrix",
+]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "BispectralInvariants": "torch_invariants",
+        "Detection": "watermarker",
+        "EmbedResult": "watermarker",
+        "Key": "keys",
+        "LearnedEngine": "learned",
+        "RandomRotate360": "torch_invariants",
+        "Watermarker": "watermarker",
+        "bispectrum": "bispectrum",
+        "power_spectrum": "harmonics",
+        "random_rotation": "rotations",
+        "rotate_panorama": "rotations",
+        "rotation_matrix": "rotations",
+    },
+    extra="sphere",
+)
