@@ -1,5 +1,7 @@
 """The documentation says what is: generated parts are up to date, examples run, every method can be found."""
 
+import importlib
+import pkgutil
 import re
 import shutil
 from pathlib import Path
@@ -67,3 +69,11 @@ def test_the_study_is_the_cards(name):
         assert set(claim.arms()) <= arms, f"{claim.id} speaks of an arm that the quick scale does not run"
     assert list(study.trials("smoke", None))
     assert list(study.trials("full", 1))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_export_is_named_like_a_module(name):
+    # Once the module is imported, it would hide the export of the same name.
+    package = importlib.import_module(f"assay.methods.{name}")
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert not modules & set(package.__all__)

@@ -8,7 +8,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from assay.errors import InputError
 from assay.methods.lp_stability.ball_ridge import BallRidge, ball_coefficients
-from assay.methods.lp_stability.coupled_sgd import coupled_sgd
+from assay.methods.lp_stability.coupled_descent import coupled_sgd
 from assay.methods.lp_stability.fits import perturbable_fits
 from assay.methods.lp_stability.losses import as_loss
 from assay.methods.lp_stability.refit import RefittedFits

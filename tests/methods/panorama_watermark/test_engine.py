@@ -10,7 +10,7 @@ from scipy.stats import binom, chisquare
 from assay.errors import InputError
 from assay.methods.panorama_watermark import attacks
 from assay.methods.panorama_watermark.bch import find_code
-from assay.methods.panorama_watermark.bispectrum import bispectrum, product_factor
+from assay.methods.panorama_watermark.bispectral import bispectrum, product_factor
 from assay.methods.panorama_watermark.carriers import (
     carrier_grid,
     carriers,

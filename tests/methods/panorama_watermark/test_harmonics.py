@@ -5,7 +5,7 @@ import pytest
 from scipy.special import sph_harm_y
 
 from assay.errors import InputError
-from assay.methods.panorama_watermark.bispectrum import bispectrum, clebsch_gordan, couple, product_factor
+from assay.methods.panorama_watermark.bispectral import bispectrum, clebsch_gordan, couple, product_factor
 from assay.methods.panorama_watermark.harmonics import (
     Grid,
     analyse,

@@ -25,8 +25,8 @@ from assay.methods.proteus.decoder import linear_modules, linear_weight
 from assay.methods.proteus.generators import Generator
 from assay.methods.proteus.incoherence import signs, transform_for
 from assay.methods.proteus.integration import kept_modules, mark_quantized, replace_module
+from assay.methods.proteus.layer_quantization import QuantizedLayer, padded
 from assay.methods.proteus.linear import ProteusLinear
-from assay.methods.proteus.quantize_layer import QuantizedLayer, padded
 
 _SHAPE = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 260}
 _ROOMS = {"intermediate_size": 80, "num_key_value_heads": 4, "max_position_embeddings": 128}

@@ -12,8 +12,8 @@ from assay.methods.proteus.baselines import gptq, grid_of, ldlq_code, ldlq_scala
 from assay.methods.proteus.codes import CODES, gaussian_table, hyb, lloyd_max, mul1, mulbal
 from assay.methods.proteus.compensation import proxy_error
 from assay.methods.proteus.generators import Generator
+from assay.methods.proteus.layer_quantization import LayerSettings, dequantize, prepare_inputs, quantize_layer
 from assay.methods.proteus.ldlq import damped
-from assay.methods.proteus.quantize_layer import LayerSettings, dequantize, prepare_inputs, quantize_layer
 
 
 def problem(m: int, n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,7 +87,7 @@ def len_of(grids: dict, column: int, n: int) -> int:
 @pytest.mark.parametrize(("n", "group"), [(16, 16), (16, 4), (16, 6), (12, 8)])
 @pytest.mark.parametrize("bits", [2, 3])
 def test_gptq_is_optimal_brain_quantization_in_order(monkeypatch, n, group, bits):
-    monkeypatch.setattr("assay.methods.proteus.quantize_layer.SMALLEST", 1)
+    monkeypatch.setattr("assay.methods.proteus.layer_quantization.SMALLEST", 1)
     monkeypatch.setattr("assay.methods.proteus.baselines._COLUMNS_AT_ONCE", 5)
     weight, hessian = problem(10, n, seed=n + group + bits)
     found = gptq(weight, hessian, bits=bits, group=group, damp=0.01).weight

@@ -11,8 +11,8 @@ from torch import nn
 from assay.methods.proteus import kernels
 from assay.methods.proteus.config import ProteusConfig
 from assay.methods.proteus.generators import Generator
+from assay.methods.proteus.layer_quantization import dequantize
 from assay.methods.proteus.linear import ProteusLinear
-from assay.methods.proteus.quantize_layer import dequantize
 from assay.methods.proteus.trellis import Trellis, unpack
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from assay.methods.lp_stability.ball_ridge import BallRidge
     from assay.methods.lp_stability.certificate import certify
     from assay.methods.lp_stability.concentration import Radius, radii, radius, radius_table, tail
-    from assay.methods.lp_stability.coupled_sgd import coupled_sgd
+    from assay.methods.lp_stability.coupled_descent import coupled_sgd
     from assay.methods.lp_stability.envelopes import AssumptionViolated, DeclaredEnvelope, Envelope
     from assay.methods.lp_stability.estimators import CertifiedRegressor, StabilityEstimator
     from assay.methods.lp_stability.moments import MomentWarning
@@ -42,7 +42,7 @@ __getattr__ = lazy_exports(
         "BallRidge": "ball_ridge",
         "MomentWarning": "moments",
         "certify": "certificate",
-        "coupled_sgd": "coupled_sgd",
+        "coupled_sgd": "coupled_descent",
     }
     | dict.fromkeys(("Radius", "radii", "radius", "radius_table", "tail"), "concentration")
     | dict.fromkeys(("AssumptionViolated", "DeclaredEnvelope", "Envelope"), "envelopes")

@@ -188,7 +188,7 @@ def network_change(*, m: int, copies: int, epochs: int, seed: int) -> Measured:
     from torch import nn
     from torch.func import functional_call, vmap
 
-    from assay.methods.lp_stability.coupled_sgd import coupled_sgd
+    from assay.methods.lp_stability.coupled_descent import coupled_sgd
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from assay.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from assay.methods.panorama_watermark.bispectrum import bispectrum
+    from assay.methods.panorama_watermark.bispectral import bispectrum
     from assay.methods.panorama_watermark.harmonics import power_spectrum
     from assay.methods.panorama_watermark.keys import Key
     from assay.methods.panorama_watermark.learned import LearnedEngine
@@ -38,7 +38,7 @@ __getattr__ = lazy_exports(
         "LearnedEngine": "learned",
         "RandomRotate360": "torch_invariants",
         "Watermarker": "watermarker",
-        "bispectrum": "bispectrum",
+        "bispectrum": "bispectral",
         "power_spectrum": "harmonics",
         "random_rotation": "rotations",
         "rotate_panorama": "rotations",

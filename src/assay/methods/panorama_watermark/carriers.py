@@ -3,7 +3,7 @@
 Two keyed filters of the whitened reference band give two fields; the payload-band part of their product is a
 vector that a rotation of the image turns by the same orthogonal matrix as the image's own payload band. The
 inner product of the two, the soft value of a bit, is therefore an invariant. It is a keyed weighted sum of
-bispectral numbers: a product of two fields couples their degrees by Clebsch-Gordan (see `bispectrum`).
+bispectral numbers: a product of two fields couples their degrees by Clebsch-Gordan (see `bispectral`).
 """
 
 from __future__ import annotations

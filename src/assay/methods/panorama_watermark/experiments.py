@@ -22,7 +22,7 @@ from assay.methods.panorama_watermark.baselines import (
     PowerSpectrumMark,
 )
 from assay.methods.panorama_watermark.bch import CODES, find_code
-from assay.methods.panorama_watermark.bispectrum import bispectrum
+from assay.methods.panorama_watermark.bispectral import bispectrum
 from assay.methods.panorama_watermark.carriers import soft_values
 from assay.methods.panorama_watermark.data import panoramas
 from assay.methods.panorama_watermark.frames import frame_bits, match_p_value, read_frame

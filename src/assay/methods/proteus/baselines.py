@@ -19,8 +19,8 @@ from assay.methods.proteus.codes import HYB_TABLE_BITS, Code, lloyd_max
 from assay.methods.proteus.incoherence import TILE, Rotation
 from assay.methods.proteus.instantiate import choose, sample_tiles
 from assay.methods.proteus.layer_inputs import LayerInputs, LayerSettings, prepare_inputs, rotation_of, unit
+from assay.methods.proteus.layer_quantization import Encoder, check_weight, encode_with_feedback
 from assay.methods.proteus.ldlq import DOUBLINGS, damped, from_sequences, ldlq
-from assay.methods.proteus.quantize_layer import Encoder, check_weight, encode_with_feedback
 from assay.methods.proteus.trellis import Trellis
 from assay.methods.proteus.viterbi import encode_tiles
 

@@ -115,7 +115,7 @@ def quantize(
     from assay import lm
     from assay.methods.proteus.calibration import calibration_tokens, held_out_tokens
     from assay.methods.proteus.config import ProteusConfig
-    from assay.methods.proteus.quantize_model import Conduct, quantize_model
+    from assay.methods.proteus.model_quantization import Conduct, quantize_model
     from assay.methods.proteus.report import Acceptable
 
     if workers is not None and workers < 1:

@@ -30,15 +30,15 @@ from assay.methods.proteus.hessian import walk_blocks
 from assay.methods.proteus.incoherence import padded
 from assay.methods.proteus.instantiate import Choice, Sample, choose
 from assay.methods.proteus.integration import replace_module
-from assay.methods.proteus.linear import ProteusLinear
-from assay.methods.proteus.pool import pool
-from assay.methods.proteus.quantize_layer import (
+from assay.methods.proteus.layer_quantization import (
     LayerSettings,
     QuantizedLayer,
     dequantize,
     prepare_inputs,
     quantize_layer,
 )
+from assay.methods.proteus.linear import ProteusLinear
+from assay.methods.proteus.pool import pool
 from assay.methods.proteus.study import LAYERS
 from assay.methods.proteus.table_decoder import TableDecoder
 from assay.methods.proteus.trellis import Trellis

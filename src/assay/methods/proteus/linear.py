@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from assay.methods.proteus import kernels
 from assay.methods.proteus.config import TILE, ProteusConfig
 from assay.methods.proteus.incoherence import Transform, transform_for
-from assay.methods.proteus.quantize_layer import padded
+from assay.methods.proteus.layer_quantization import padded
 
 if TYPE_CHECKING:
-    from assay.methods.proteus.quantize_layer import QuantizedLayer
+    from assay.methods.proteus.layer_quantization import QuantizedLayer
 
 # The decoded weights of a half-precision product exist for so many elements at a time.
 DECODED_ELEMENTS = 1 << 24

@@ -14,8 +14,8 @@ from assay.errors import InputError
 from assay.methods.proteus.config import TILE, ProteusConfig
 from assay.methods.proteus.decoder import decoder_blocks, linear_modules, linear_weight
 from assay.methods.proteus.integration import listed
+from assay.methods.proteus.layer_quantization import SMALLEST, check_weight, padded
 from assay.methods.proteus.linear import proteus_layers
-from assay.methods.proteus.quantize_layer import SMALLEST, check_weight, padded
 from assay.methods.proteus.report import fingerprint
 
 if TYPE_CHECKING:

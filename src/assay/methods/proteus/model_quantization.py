@@ -31,15 +31,15 @@ from assay.methods.proteus.integration import (
     replace_module,
 )
 from assay.methods.proteus.job import Job, check_output, open_job
-from assay.methods.proteus.linear import ProteusLinear, proteus_layers
-from assay.methods.proteus.plan import Plan, check_tokens, model_fingerprint, sharing_copy
-from assay.methods.proteus.pool import pool
-from assay.methods.proteus.quantize_layer import (
+from assay.methods.proteus.layer_quantization import (
     LayerSettings,
     QuantizedLayer,
     prepare_inputs,
     quantize_layer,
 )
+from assay.methods.proteus.linear import ProteusLinear, proteus_layers
+from assay.methods.proteus.plan import Plan, check_tokens, model_fingerprint, sharing_copy
+from assay.methods.proteus.pool import pool
 from assay.methods.proteus.report import Acceptable, QuantReport, fingerprint
 from assay.methods.proteus.workers import Workers, one_thread_each, workers
 

@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from assay.errors import InputError
 from assay.lm import capture
-from assay.methods.proteus import quantize_model as module
+from assay.methods.proteus import model_quantization as module
 from assay.methods.proteus.compensation import proxy_error
 from assay.methods.proteus.config import ProteusConfig
 from assay.methods.proteus.decoder import linear_modules, linear_weight
 from assay.methods.proteus.export import inspect_checkpoint
 from assay.methods.proteus.job import job_folder, open_job
 from assay.methods.proteus.linear import proteus_layers
-from assay.methods.proteus.quantize_model import Conduct, quantize_model
+from assay.methods.proteus.model_quantization import Conduct, quantize_model
 from assay.methods.proteus.report import Acceptable, read_report
 
 CONFIG = {"window": 6, "seed": 1}

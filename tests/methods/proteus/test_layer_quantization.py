@@ -19,9 +19,7 @@ from assay.methods.proteus.generators import Generator
 from assay.methods.proteus.hessian import SecondMoment, walk_blocks
 from assay.methods.proteus.incoherence import Rotation, padded, signs, transform_for
 from assay.methods.proteus.instantiate import SCALES, choose, fit, sample_tiles
-from assay.methods.proteus.ldlq import block_ldl, from_sequences, to_sequences
-from assay.methods.proteus.pool import pool
-from assay.methods.proteus.quantize_layer import (
+from assay.methods.proteus.layer_quantization import (
     LayerSettings,
     check_weight,
     dequantize,
@@ -29,6 +27,8 @@ from assay.methods.proteus.quantize_layer import (
     prepare_inputs,
     quantize_layer,
 )
+from assay.methods.proteus.ldlq import block_ldl, from_sequences, to_sequences
+from assay.methods.proteus.pool import pool
 from assay.methods.proteus.trellis import Trellis, unpack
 from assay.methods.proteus.viterbi import encode_tiles
 
