@@ -85,7 +85,6 @@ class _Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    pytest.importorskip("httpx")
     _Server.answers, _Server.requests = {}, []
     listening = HTTPServer(("127.0.0.1", 0), _Server)
     thread = threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True)

@@ -141,7 +141,6 @@ def test_attack_keeps_sizes_in_metadata_fresh(assay, tmp_path):
 
 
 def test_training_and_using_a_learned_engine(assay, tmp_path):
-    pytest.importorskip("torch")
     options = ("--steps", 10, "--batch", 2, "--band", "low", "--quiet")
     assay("train", "in", "-o", "engine", *KEY, *options)
     assert {path.name for path in (tmp_path / "engine").iterdir()} == {"config.json", "engine.safetensors"}

@@ -2,8 +2,11 @@
 
 import io
 
+import imagecodecs
 import numpy as np
+import OpenEXR
 import pytest
+import tifffile
 from PIL import Image, ImageCms
 
 from assay.errors import InputError
@@ -95,10 +98,8 @@ def test_sixteen_bits(tmp_path, suffix):
     deep = PIXELS.astype(np.uint16) * 257 + np.arange(512, dtype=np.uint16)[:, None] % 100
     path = tmp_path / ("a" + suffix)
     if suffix == ".png":
-        codecs = pytest.importorskip("imagecodecs")
-        path.write_bytes(codecs.png_encode(deep))
+        path.write_bytes(imagecodecs.png_encode(deep))
     else:
-        tifffile = pytest.importorskip("tifffile")
         tifffile.imwrite(
             path, deep, photometric="rgb", iccprofile=ICC, description="a tour", compression="zlib"
         )
@@ -115,10 +116,8 @@ def test_sixteen_bits(tmp_path, suffix):
 
 
 def test_hdr_files(tmp_path):
-    openexr = pytest.importorskip("OpenEXR")
-    codecs = pytest.importorskip("imagecodecs")
     light = ((PIXELS / 255.0) ** 2.2 * 30).astype(np.float32)
-    openexr.File({"type": openexr.scanlineimage, "owner": "me"}, {"RGB": light}).write(
+    OpenEXR.File({"type": OpenEXR.scanlineimage, "owner": "me"}, {"RGB": light}).write(
         str(tmp_path / "a.exr")
     )
     picture = read_image(tmp_path / "a.exr")
@@ -128,18 +127,18 @@ def test_hdr_files(tmp_path):
     again = read_image(tmp_path / "b.exr")
     np.testing.assert_allclose(again.pixels, light)
     assert again.settings["header"]["owner"] == "me"
-    (tmp_path / "a.hdr").write_bytes(codecs.rgbe_encode(light))
+    (tmp_path / "a.hdr").write_bytes(imagecodecs.rgbe_encode(light))
     radiance = read_image(tmp_path / "a.hdr")
     write_image(tmp_path / "b.hdr", radiance)
     np.testing.assert_allclose(read_image(tmp_path / "b.hdr").pixels, radiance.pixels, rtol=0.01)
 
     broken = light.copy()
     broken[0, :3] = -1
-    openexr.File({"type": openexr.scanlineimage}, {"RGB": broken}).write(str(tmp_path / "n.exr"))
+    OpenEXR.File({"type": OpenEXR.scanlineimage}, {"RGB": broken}).write(str(tmp_path / "n.exr"))
     with pytest.warns(UserWarning, match="9 negative values"):
         assert read_image(tmp_path / "n.exr").pixels.min() == 0
     broken[0, 0] = np.nan
-    openexr.File({"type": openexr.scanlineimage}, {"RGB": broken}).write(str(tmp_path / "n.exr"))
+    OpenEXR.File({"type": OpenEXR.scanlineimage}, {"RGB": broken}).write(str(tmp_path / "n.exr"))
     with pytest.raises(InputError, match="3 values of the image are not finite"):
         read_image(tmp_path / "n.exr")
 
@@ -150,7 +149,6 @@ def test_unsupported_and_damaged_files(tmp_path):
     Image.fromarray(PIXELS).save(tmp_path / "a.bmp")
     (tmp_path / "cut.jpg").write_bytes(panorama_paths()["venice"].read_bytes()[:9000])
     (tmp_path / "text.png").write_bytes(b"hello")
-    tifffile = pytest.importorskip("tifffile")
     tifffile.imwrite(tmp_path / "whole.tif", PIXELS.astype(np.uint16), photometric="rgb")
     (tmp_path / "cut.tif").write_bytes((tmp_path / "whole.tif").read_bytes()[:9000])
     (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")

@@ -8,6 +8,7 @@ bisected for every image until its WS-PSNR, after rounding and clipping, is the 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -16,7 +17,7 @@ import numpy as np
 import scipy.fft
 from jaxtyping import Float, UInt8
 
-from assay.errors import InputError, require
+from assay.errors import InputError, MissingDependencyError
 from assay.methods.panorama_watermark.harmonics import (
     band_coefficients,
     band_degrees,
@@ -201,7 +202,14 @@ class LibraryMark:
     height: int
 
     def _library(self) -> Any:
-        library = require("imwatermark", extra="studies")
+        # No extra has it: its dependencies ask for the OpenCV of desktops.
+        try:
+            library: Any = importlib.import_module("imwatermark")
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(
+                f"{error.name} is not installed; get it with: pip install --no-deps invisible-watermark && "
+                "pip install opencv-python-headless PyWavelets onnxruntime"
+            ) from error
         if self.method == "rivaGan":
             library.WatermarkEncoder.loadModel()
         return library
