@@ -158,7 +158,10 @@ def _summary(scoreboard: Scoreboard, base: Path) -> str:
         if row.verdict is not None and row.verdict.verdict == "fails"
     ]
     if failing:
-        parts.append("Claims that fail:\n\n" + "\n".join(failing))
+        # Folded: the list grows with every method, and a reader of a README wants the methods first.
+        claims = numerals.count(len(failing), "claim")
+        heading = f"<summary>The {claims} that {'fails' if len(failing) == 1 else 'fail'}</summary>"
+        parts.append("\n\n".join(["<details>", heading, "\n".join(failing), "</details>"]))
     return "\n\n".join(parts)
 
 

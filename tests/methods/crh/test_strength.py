@@ -158,9 +158,13 @@ def test_recommendations():
     found = recommend(Strengths(np.minimum(values, 17), never, 17.0))
     assert found.p_never == pytest.approx(0.15)
     assert found.p_never_interval[0] < 0.15 < found.p_never_interval[1]
-    assert found.median == 10
-    assert found.strength() == 10
-    assert str(found) == "strength 10 [1, unbounded]; 15% of prompts never fire"
+    assert found.median == 9
+    assert found.strength() == 9
+    assert str(found) == "strength 9 [0, unbounded]; 15% of prompts never fire"
+    assert "17 samples that fire cannot bound a 90% interval; 19 can" in found.advice
+    assert str(recommend(Strengths(np.minimum(values, 17), never, 17.0), 0.8)) == (
+        "strength 9 [1, 17]; 15% of prompts never fire"
+    )
     nothing = recommend(Strengths(np.full(5, 3.0), np.ones(5, bool), 3.0))
     assert math.isinf(nothing.median)
     assert nothing.strength() == 3.0
@@ -180,6 +184,19 @@ def test_recommendations():
         Strengths(np.ones(2), np.ones(3, bool), 1.0)
     with pytest.raises(InputError, match="censored"):
         Strengths(np.array([np.inf]), np.ones(1, bool), 1.0)
+
+
+def test_the_interval_covers_what_fires_however_many_never_do():
+    generator = np.random.default_rng(3)
+    covered = []
+    for _ in range(2000):
+        times = generator.gamma(2.0, size=31)
+        never = generator.random(31) < 0.3
+        found = recommend(Strengths(np.where(never, 50.0, times)[:30], never[:30], 50.0), 0.8)
+        assert math.isfinite(found.high)
+        if not never[30]:
+            covered.append(found.low <= times[30] <= found.high)
+    assert 0.78 < np.mean(covered) < 0.9
 
 
 def simulate(n, generator, s_max=200.0):

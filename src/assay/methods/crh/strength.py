@@ -47,20 +47,18 @@ class Strengths:
         if not np.isfinite(self.values).all() or (np.asarray(self.values) < 0).any():
             raise InputError("strengths must be finite and not negative; mark what never fires as censored")
 
-    @property
-    def firing(self) -> Float[np.ndarray, " n"]:
-        """The strengths, infinite where a sample never fired."""
-        return np.where(self.censored, np.inf, self.values)
-
 
 @dataclass(frozen=True)
 class Recommendation:
     """A strength for a new prompt of the same kind.
 
+    Whether a prompt fires at all and how far it must be pushed if it does are two answers: an interval over
+    both would be unbounded as soon as a few prompts never fire.
+
     Attributes:
-        median: of the calibration samples; infinite when more than half never fire.
-        low, high: the split-conformal interval for the minimal strength of a new prompt; `high` is infinite
-            where the calibration cannot bound it.
+        median: of the calibration samples that fire; infinite when none does.
+        low, high: the split-conformal interval for the minimal strength of a new prompt that fires up to
+            `s_max`; `high` is infinite where too few samples fire to bound it.
         coverage: what the interval was asked to cover.
         p_never: the share of calibration samples that never fire up to `s_max`.
         p_never_interval: its exact 95% interval (Clopper and Pearson).
@@ -87,9 +85,12 @@ class Recommendation:
         return min(self.median, self.s_max) if self.best is None else self.best
 
     def __str__(self) -> str:
+        if math.isinf(self.median):
+            return f"strength more than {self.s_max:.3g}; {self.p_never:.0%} of prompts never fire"
         high = "unbounded" if math.isinf(self.high) else f"{self.high:.3g}"
-        median = f"more than {self.s_max:.3g}" if math.isinf(self.median) else f"{self.median:.3g}"
-        return f"strength {median} [{self.low:.3g}, {high}]; {self.p_never:.0%} of prompts never fire"
+        return (
+            f"strength {self.median:.3g} [{self.low:.3g}, {high}]; {self.p_never:.0%} of prompts never fire"
+        )
 
 
 def conformal_interval(values: Sequence[float] | np.ndarray, coverage: float) -> tuple[float, float]:
@@ -123,23 +124,28 @@ def conformal_interval(values: Sequence[float] | np.ndarray, coverage: float) ->
 def recommend(strengths: Strengths, coverage: float = 0.9) -> Recommendation:
     """The recommendation for a new prompt, exchangeable with the calibration samples.
 
+    The interval is calibrated on the samples that fire. Given that a new prompt fires, it is exchangeable
+    with those, so the interval covers its strength with at least the asked probability.
+
     Raises:
         InputError: see `conformal_interval`.
     """
-    firing = strengths.firing
-    low, high = conformal_interval(firing, coverage)
-    n = len(firing)
-    never = int(strengths.censored.sum())
+    fired = np.sort(strengths.values[~strengths.censored])
+    n, never = len(strengths.values), int(strengths.censored.sum())
+    if never == n > 0:
+        low = high = median = math.inf
+    else:
+        low, high = conformal_interval(fired, coverage)
+        # The lower middle value, so that the median is a strength that was measured.
+        median = float(fired[(len(fired) - 1) // 2])
     advice = ""
     if never == n:
         advice = f"no sample fires up to {strengths.s_max:.3g}: raise s_max, or choose another layer"
     elif (early := int((strengths.values == 0).sum())) * 2 >= n:
         advice = f"{early} of {n} samples prefer the concept without steering, so their strength is 0"
-    elif math.isinf(high) and n + 1 < 2 / (1 - coverage) - 1e-9:
+    elif math.isinf(high):
         needed = math.ceil(2 / (1 - coverage) - 1e-9) - 1
-        advice = f"{n} calibration samples cannot bound a {coverage:.0%} interval; {needed} can"
-    # The lower middle value, so that the median is a strength that was measured (and may be infinite).
-    median = float(np.sort(firing)[(n - 1) // 2])
+        advice = f"{len(fired)} samples that fire cannot bound a {coverage:.0%} interval; {needed} can"
     interval = ProportionEstimate(never, n).interval(0.05)
     best = _best(strengths)
     return Recommendation(median, low, high, coverage, never / n, interval, n, strengths.s_max, best, advice)

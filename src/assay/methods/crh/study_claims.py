@@ -12,7 +12,7 @@ from assay.study import Claim, Difference, Invariance, Precondition, Rate, Trend
 RANK = 8
 # The largest score of a sector predictor that still counts as "not inferable": mean cos(predicted - true).
 INFERABLE = 0.2
-NOT_AVAILABLE = "paper value: not available"
+NOT_AVAILABLE = "not available"
 
 AXIS = (
     Difference(
@@ -205,12 +205,23 @@ UNPREDICTABLE = (
         "The sector to which a sample is sensitive, counted from its own normal, is not the mean sector of "
         "the training samples",
     ),
-    _not_inferable("nearest", "own", "Nor is it that of the most similar difference"),
-    _not_inferable("ridge", "own", "Nor does a ridge regression on the difference find it"),
+    _not_inferable(
+        "nearest",
+        "own",
+        "The sector to which a sample is sensitive, counted from its own normal, is not that of the most "
+        "similar difference",
+    ),
+    _not_inferable(
+        "ridge",
+        "own",
+        "The sector to which a sample is sensitive, counted from its own normal, is not found by a ridge "
+        "regression on the difference",
+    ),
     _not_inferable(
         "ridge",
         "shared",
-        "Counted in the fitted plane, the same for all samples, a ridge regression does not find it either",
+        "Counted in the fitted plane, the same for all samples, the sector to which a sample is sensitive is "
+        "not found by a ridge regression on the difference",
     ),
     Rate(
         id="C5-onsets",
@@ -288,14 +299,23 @@ HELIX = (
 STRENGTH = (
     Rate(
         id="R-coverage",
-        says="The 80% interval for the strength of a new prompt (split conformal, 16 prompts) covers its "
-        "onset in at least 80% of held-out prompts. (Ours.)",
+        says="The 80% interval for the strength of a new prompt that fires (split conformal, those of 16 "
+        "prompts that fire) covers its onset in at least 80% of held-out prompts that fire. (Ours.)",
         metric="covered",
         arm="axis",
         at_least=0.8,
         interval="clustered",
         where={"part": "samples"},
         cluster="concept",
+        preconditions=(
+            Precondition(
+                says="the intervals say something: at least 9 in 10 are bounded above",
+                metric="bounded",
+                arm="axis",
+                at_least=0.9,
+                where={"part": "samples"},
+            ),
+        ),
         paper=NOT_AVAILABLE,
     ),
 )

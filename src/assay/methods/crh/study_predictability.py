@@ -11,7 +11,7 @@ import torch
 from assay.methods.crh.helix import Swap, SwapLoss, fit_helix, steering_path
 from assay.methods.crh.plane import captured_energy, plane_test
 from assay.methods.crh.sector_prediction import SectorData, predict_sectors, sector_test
-from assay.methods.crh.strength import conformal_interval
+from assay.methods.crh.strength import Strengths, recommend
 from assay.methods.crh.study import DESIGNS
 from assay.methods.crh.study_material import Arrays, Bench, Measured, kept, model_of, sensitivities
 from assay.methods.crh.trigonometric import fit_trigonometric_law
@@ -91,10 +91,11 @@ def samples(trial: Trial) -> Measured:
     train, held_out = bench.split()
     found, cylinder, differences = sensitivities(bench), bench.cylinder(), bench.differences()
     firing = np.where(found.never, np.inf, found.onsets)
-    low, high = conformal_interval(firing[train], COVERAGE)
+    calibrated = Strengths(found.onsets[train], found.never[train], float(bench.design.onset_max))
+    interval = recommend(calibrated, COVERAGE)
     measured = {
-        "covered": float(((low <= firing[held_out]) & (firing[held_out] <= high)).mean()),
-        "bounded": float(np.isfinite(high)),
+        "bounded": float(np.isfinite(interval.high)),
+        "interval_width": min(interval.high, calibrated.s_max) - interval.low,
         "onset": float(found.onsets[held_out].mean()),
         "never": float(found.never[held_out].mean()),
         "mean_cosine": cylinder.mean_cosine,
@@ -102,6 +103,9 @@ def samples(trial: Trial) -> Measured:
             torch.nn.functional.cosine_similarity(found.gradients[held_out], cylinder.axis[None]).mean()
         ),
     }
+    # Where no held-out sample fires there is nothing to cover.
+    if (fires := firing[held_out][~found.never[held_out]]).size:
+        measured["covered"] = float(((interval.low <= fires) & (fires <= interval.high)).mean())
     geometry = cylinder.geometry(differences[held_out])
     gradients = found.normals(cylinder.axis)[held_out]
     measured["gradient_normal_cosine"] = float((gradients * geometry.normal).sum(dim=1).mean())
