@@ -1,0 +1,1 @@
+"""The verbs of `assay dualgraph`, a module for those that belong together."""
