@@ -3,6 +3,7 @@
 import json
 import random
 import stat
+import sys
 
 import numpy as np
 import pytest
@@ -65,7 +66,9 @@ def test_keygen_embed_attack_detect(assay, tmp_path):
 
     # A second run leaves finished files alone; another payload doesn't.
     before = (tmp_path / "out/city.jpg").stat().st_mtime_ns
-    assert "already marked" in assay("embed", "in", "-o", "out", *KEY, "--payload", "tour1")
+    (tmp_path / "out/city.jpg.c2pa.json").unlink()
+    assert "already marked" in assay("embed", "in", "-o", "out", *KEY, "--payload", "tour1", "--c2pa")
+    assert (tmp_path / "out/city.jpg.c2pa.json").exists()
     assert (tmp_path / "out/city.jpg").stat().st_mtime_ns == before
     (tmp_path / "in/venice.jpg").unlink()
     assert "dB WS-PSNR" in assay("embed", "in", "-o", "out", *KEY, "--payload", "616263", "--hex")
@@ -154,3 +157,12 @@ def test_training_and_using_a_learned_engine(assay, tmp_path):
     assert "trained for the key" in message
     assay("detect", "in", *KEY, "--engine", "engine", code=1)
     assert "not an engine" in assay("detect", "in", *KEY, "--engine", "in", code=2)
+
+
+@pytest.mark.parametrize("missing", ["torch", "safetensors"])
+def test_learned_engines_without_their_libraries(assay, tmp_path, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    for words in (("train", "in", "-o", "engine", *KEY), ("detect", "in", *KEY, "--engine", "engine")):
+        message = assay(*words, code=2)
+        assert message.count(missing) == 1
+        assert "pip install 'assay[sphere,lm]'" in message

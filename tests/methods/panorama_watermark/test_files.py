@@ -1,6 +1,7 @@
 """Image files and their metadata, missing pixels, rotations and attacks."""
 
 import io
+import struct
 
 import imagecodecs
 import numpy as np
@@ -8,18 +9,21 @@ import OpenEXR
 import pytest
 import tifffile
 from PIL import Image, ImageCms
+from PIL.TiffImagePlugin import IFDRational
 
 from assay.errors import InputError
 from assay.methods.panorama_watermark import attacks, gpano
 from assay.methods.panorama_watermark.data import panorama_paths, panoramas
-from assay.methods.panorama_watermark.images import Picture, as_pixels, read_image, write_image
+from assay.methods.panorama_watermark.images import as_pixels, read_image, write_image
 from assay.methods.panorama_watermark.missing import (
     constant_pole_patches,
     covered_sphere,
     fill_missing,
 )
+from assay.methods.panorama_watermark.picture import Picture
 from assay.methods.panorama_watermark.quality import psnr, ssim, ws_psnr
 from assay.methods.panorama_watermark.rotations import random_rotation, rotate_panorama, rotation_matrix
+from assay.methods.panorama_watermark.tiff_directories import Directory, append_directories
 
 PIXELS = panoramas(["venice"])["venice"]
 ICC = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -113,6 +117,92 @@ def test_sixteen_bits(tmp_path, suffix):
     if suffix == ".tif":
         assert again.icc == ICC
         assert any(tag[3] == "a tour" for tag in again.settings["tags"])
+
+
+def camera_exif():
+    exif = exif_block()
+    exif.get_ifd(0x8769).update(
+        {
+            0x829A: IFDRational(1, 250),  # exposure time
+            0x8827: 200,  # sensitivity
+            0x9204: IFDRational(-1, 3),  # exposure bias, signed
+            0x9286: b"ASCII\0\0\0hello",  # the user's comment, of odd length
+            0xA005: {1: "R98", 0x1000: "Exif JPEG Ver. 2.2"},  # interoperability
+        }
+    )
+    exif.get_ifd(0x8825).update({1: "N", 2: (47.0, 22.0, 1.5), 5: b"\0"})
+    exif[0x8825] = 0
+    return exif
+
+
+def directories_of(path):
+    """EXIF, interoperability and GPS as Pillow reads them, without where they stand."""
+    with Image.open(path) as image:
+        exif = image.getexif()
+        found = [dict(exif.get_ifd(tag)) for tag in (0x8769, 0xA005, 0x8825)]
+        found[0].pop(0xA005)
+        return found
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B"], ids=["little-endian", "big-endian"])
+def test_exif_of_deep_tiffs(tmp_path, mode):
+    """Directories that Pillow wrote into a 16-bit file: another library writes that file anew."""
+    deep = PIXELS[..., 1].astype(np.uint16) * 257
+    data = deep.astype(">u2" if mode == "I;16B" else "<u2").tobytes()
+    Image.frombytes(mode, (512, 256), data).save(tmp_path / "a.tif", exif=camera_exif())
+    assert (tmp_path / "a.tif").read_bytes()[:2] == (b"MM" if mode == "I;16B" else b"II")
+    picture = read_image(tmp_path / "a.tif")
+    assert np.array_equal(picture.pixels, deep)
+    write_image(tmp_path / "b.tif", picture)
+    before, after = directories_of(tmp_path / "a.tif"), directories_of(tmp_path / "b.tif")
+    assert before == after
+    assert after[0][0x9204] == pytest.approx(-1 / 3)
+    assert after[0][0x9286] == b"ASCII\0\0\0hello"
+    assert after[1] == {1: "R98", 0x1000: "Exif JPEG Ver. 2.2"}
+    assert after[2][2] == (47.0, 22.0, 1.5)
+    assert np.array_equal(read_image(tmp_path / "b.tif").pixels, deep)
+    write_image(tmp_path / "c.tif", read_image(tmp_path / "b.tif"))
+    assert directories_of(tmp_path / "c.tif") == after
+
+
+def test_exif_that_cannot_be_copied(tmp_path):
+    deep = PIXELS[..., 1].astype(np.uint16) * 257
+    Image.fromarray(deep).save(tmp_path / "a.tif", exif=camera_exif())
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    (first,) = struct.unpack_from("<I", data, 4)
+    (count,) = struct.unpack_from("<H", data, first)
+    places = {
+        struct.unpack_from("<H", data, place)[0]: place
+        for place in range(first + 2, first + 2 + 12 * count, 12)
+    }
+    for place in (len(data) - 3, first):  # cut off, and a directory that holds itself
+        struct.pack_into("<I", data, places[0x8769] + 8, place)
+        (tmp_path / "b.tif").write_bytes(data)
+        with pytest.warns(UserWarning, match="EXIF directories cannot be copied"):
+            picture = read_image(tmp_path / "b.tif")
+        assert np.array_equal(picture.pixels, deep)
+        write_image(tmp_path / "c.tif", picture)
+        assert np.array_equal(read_image(tmp_path / "c.tif").pixels, deep)
+
+
+def test_exif_of_tiffs_with_64_bit_offsets(tmp_path):
+    """They are neither read nor written, and the file stays readable."""
+    deep = PIXELS[..., 1].astype(np.uint16) * 257
+    Image.fromarray(deep).save(tmp_path / "a.tif", exif=camera_exif(), big_tiff=True)
+    with pytest.warns(UserWarning, match="cannot be copied: not a TIFF file with offsets of 32 bits"):
+        assert np.array_equal(read_image(tmp_path / "a.tif").pixels, deep)
+    before = (tmp_path / "a.tif").read_bytes()
+    with pytest.warns(UserWarning, match="left out"):
+        append_directories(tmp_path / "a.tif", {34665: Directory({}, {})})
+    assert (tmp_path / "a.tif").read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".webp", ".png", ".tif"])
+def test_places_survive(tmp_path, suffix):
+    """Where a picture was taken, in 8-bit files."""
+    Image.fromarray(PIXELS).save(tmp_path / ("a" + suffix), exif=camera_exif())
+    write_image(tmp_path / ("b" + suffix), read_image(tmp_path / ("a" + suffix)))
+    assert directories_of(tmp_path / ("b" + suffix)) == directories_of(tmp_path / ("a" + suffix))
 
 
 def test_hdr_files(tmp_path):

@@ -1,6 +1,8 @@
 """Codes, frames, and false-positive probabilities."""
 
 import hashlib
+from functools import reduce
+from operator import xor
 
 import numpy as np
 import pytest
@@ -40,11 +42,39 @@ def test_generators():
 
 
 def test_generators_of_the_literature():
-    """Octal, from the table of binary BCH codes in Lin and Costello, "Error Control Coding"."""
-    octal = {9: "6255010713253127753", 10: "1206534025570773100045"}
-    for t, digits in octal.items():
-        polynomial = generator(Code("", 7, {9: 71, 10: 64}[t], t))
-        assert int("".join(map(str, polynomial[::-1])), 2) == int(digits, 8)
+    """Octal, as tables of binary BCH codes print them."""
+    for code, digits in {
+        Code("", 7, 71, 9): "6255010713253127753",
+        find_code("bch127_64"): "1206534025570773100045",
+        find_code("bch255_131"): "215713331471510151261250277442142024165471",
+    }.items():
+        assert int("".join(map(str, generator(code)[::-1])), 2) == int(digits, 8)
+
+
+def remainder(dividend, divisor):
+    """Of polynomials over two elements, as whole numbers whose bits are the coefficients."""
+    while dividend.bit_length() >= divisor.bit_length():
+        dividend ^= divisor << (dividend.bit_length() - divisor.bit_length())
+    return dividend
+
+
+def product(first, second):
+    return reduce(xor, (first << place for place in range(second.bit_length()) if second >> place & 1), 0)
+
+
+@ALL
+def test_generators_have_the_roots_that_define_them(code):
+    """Horner's rule modulo the field's polynomial: zero at alpha^1, ..., alpha^2t and conjugates only."""
+    field = {7: 0b10001001, 8: 0b100011101, 9: 0b1000010001}[code.m]
+    coefficients = generator(code)[::-1].tolist()
+    alpha, roots = 1, set()
+    for power in range(code.n):
+        value = reduce(lambda value, bit: remainder(product(value, alpha), field) ^ bit, coefficients, 0)
+        if value == 0:
+            roots.add(power)
+        alpha = remainder(alpha << 1, field)
+    assert alpha == 1
+    assert roots == {i * 2**j % code.n for i in range(1, 2 * code.t + 1) for j in range(code.m)}
 
 
 FROZEN = {
@@ -68,11 +98,8 @@ def test_words_are_multiples_of_the_generator(code):
     message = rng.integers(0, 2, code.k, dtype=np.uint8)
     word = encode(message, code)
     assert np.array_equal(word[code.n - code.k :], message)
-    polynomial, remainder = generator(code), word.copy()
-    for place in range(code.n - 1, len(polynomial) - 2, -1):
-        if remainder[place]:
-            remainder[place - len(polynomial) + 1 : place + 1] ^= polynomial
-    assert not remainder.any()
+    as_number = [int("".join(map(str, bits[::-1])), 2) for bits in (word, generator(code))]
+    assert remainder(*as_number) == 0
 
 
 @ALL

@@ -1,5 +1,7 @@
 """Analysis, synthesis, rotations and the bispectrum against closed forms and independent implementations."""
 
+from types import SimpleNamespace
+
 import mpmath
 import numpy as np
 import pyshtools
@@ -7,6 +9,7 @@ import pytest
 from scipy.special import sph_harm_y
 
 from assay.errors import InputError
+from assay.methods.panorama_watermark import harmonics
 from assay.methods.panorama_watermark.bispectral import bispectrum, clebsch_gordan, couple, product_factor
 from assay.methods.panorama_watermark.harmonics import (
     Grid,
@@ -137,13 +140,54 @@ def test_agrees_with_pyshtools():
     np.testing.assert_allclose(analyse(theirs, grid, lmax), ours, atol=1e-10)
 
 
-def test_agrees_with_ducc0():
+def without_ducc0(monkeypatch):
+    monkeypatch.setattr(harmonics, "_ducc0", lambda: None)
+
+
+@pytest.mark.parametrize("grid", [image_grid(130), product_grid(40, 40, 61)], ids=["fejer", "gauss"])
+def test_drawing_by_ducc0(grid, monkeypatch):
+    """The optional accelerator gives our own numbers."""
+    pytest.importorskip("ducc0", reason="GPL: an accelerator for those who have installed it")
+    coefficients = random_field(60)
+    theirs = synthesise(coefficients, grid, 60)
+    assert harmonics._ducc0() is not None
+    without_ducc0(monkeypatch)
+    np.testing.assert_allclose(synthesise(coefficients, grid, 60), theirs, atol=1e-11)
+
+
+def test_analysis_agrees_with_ducc0():
     ducc0 = pytest.importorskip("ducc0", reason="GPL: an oracle for those who have installed it")
-    field = np.random.default_rng(0).normal(size=(80, 160))
+    field = synthesise(random_field(60), image_grid(130), 60)
     theirs = ducc0.sht.analysis_2d(
-        map=field[None], spin=0, lmax=60, mmax=60, geometry="F1", phi0=np.pi / 160
+        map=field[None], spin=0, lmax=60, mmax=60, geometry="F1", phi0=np.pi / 260
     )[0]
-    np.testing.assert_allclose(analyse(field, image_grid(80), 60), theirs, atol=1e-10)
+    np.testing.assert_allclose(analyse(field, image_grid(130), 60), theirs, atol=1e-10)
+
+
+def test_how_ducc0_is_called(monkeypatch):
+    """Its contract, as its documentation states it, fulfilled by SciPy: rings in one array, m-major order."""
+
+    def synthesis(*, alm, spin, lmax, theta, nphi, phi0, ringstart, nthreads):
+        assert (alm.shape, spin, nthreads) == ((1, coefficient_count(lmax)), 0, 1)
+        out = np.full((1, int(nphi.sum())), np.nan)
+        for angle, columns, first, start in zip(theta, nphi, phi0, ringstart, strict=True):
+            phi = first + 2 * np.pi * np.arange(columns) / columns
+            points = np.stack(
+                [np.sin(angle) * np.cos(phi), np.sin(angle) * np.sin(phi), np.full(len(phi), np.cos(angle))],
+                axis=1,
+            )
+            out[0, int(start) : int(start) + int(columns)] = evaluate(alm[0], points, lmax)
+        return out
+
+    coefficients, grid = random_field(9), image_grid(12)
+    without_ducc0(monkeypatch)
+    own = synthesise(coefficients, grid, 9)
+    monkeypatch.setattr(
+        harmonics, "_ducc0", lambda: SimpleNamespace(sht=SimpleNamespace(synthesis=synthesis))
+    )
+    np.testing.assert_allclose(synthesise(coefficients, grid, 9), own, atol=1e-11)
+    batch = random_field(9, batch=(2,))
+    np.testing.assert_allclose(synthesise(batch, grid, 9)[1], synthesise(batch[1], grid, 9), atol=1e-11)
 
 
 def test_rotation_of_coefficients():

@@ -1,6 +1,6 @@
 """A watermark for 360-degree images that no rotation removes, and the invariants it is made of."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from assay.lazy import lazy_exports
 
@@ -28,15 +28,21 @@ __all__ = [
     "rotation_matrix",
 ]
 
-__getattr__ = lazy_exports(
+# What brings torch and safetensors, which the default engine does without.
+LEARNED_EXTRA = "sphere,lm"
+
+_WITH_TORCH = {
+    "BispectralInvariants": "torch_invariants",
+    "LearnedEngine": "learned",
+    "RandomRotate360": "torch_invariants",
+}
+_with_torch = lazy_exports(__name__, _WITH_TORCH, extra=LEARNED_EXTRA)
+_without_torch = lazy_exports(
     __name__,
     {
-        "BispectralInvariants": "torch_invariants",
         "Detection": "watermarker",
         "EmbedResult": "watermarker",
         "Key": "keys",
-        "LearnedEngine": "learned",
-        "RandomRotate360": "torch_invariants",
         "Watermarker": "watermarker",
         "bispectrum": "bispectral",
         "power_spectrum": "harmonics",
@@ -46,3 +52,7 @@ __getattr__ = lazy_exports(
     },
     extra="sphere",
 )
+
+
+def __getattr__(name: str) -> Any:
+    return (_with_torch if name in _WITH_TORCH else _without_torch)(name)

@@ -8,13 +8,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from assay.errors import InputError
+from assay.errors import InputError, require
 from assay.files import replacing, write_json
+from assay.methods.panorama_watermark import LEARNED_EXTRA
 from assay.methods.panorama_watermark.frames import as_payload
 from assay.methods.panorama_watermark.gpano import Placement
 from assay.methods.panorama_watermark.images import SUFFIXES, read_image, write_image
@@ -45,6 +46,8 @@ class Settings:
     def watermarker(self) -> Watermarker:
         """The watermarker of these settings."""
         if self.engine is not None:
+            for library in ("torch", "safetensors"):
+                require(library, extra=LEARNED_EXTRA)
             from assay.methods.panorama_watermark.learned import LearnedEngine
 
             engine: Any = LearnedEngine.load(self.engine)
@@ -75,6 +78,8 @@ class Settings:
             "min_psnr": self.min_psnr,
             "margin": self.margin,
             "mask": "texture" if self.texture else None,
+            "allow_weak": self.allow_weak,
+            "cropped_area": asdict(self.cropped_area) if self.cropped_area else None,
             "engine": str(self.engine) if self.engine else "closed_form",
             "quality": self.quality,
         }
@@ -135,13 +140,17 @@ def embed_file(source: Path, output: Path, settings: Settings) -> dict[str, Any]
     assert settings.payload is not None
     fingerprint = settings.fingerprint(source)
     if (finished := _is_finished(output, fingerprint)) is not None:
+        _write_manifest(output, settings)
         return finished | {"skipped": True}
     watermarker = settings.watermarker()
     picture = read_image(source, settings.cropped_area)
     result = watermarker.embed(picture.pixels, settings.payload, valid_mask=picture.shown, hdr=picture.hdr)
     with replacing(output) as temporary:
         write_image(temporary, replace(picture, pixels=result.image), quality=settings.quality)
-        again = read_image(temporary, settings.cropped_area)
+        with warnings.catch_warnings():
+            # What there is to say about it was said when the source was read.
+            warnings.simplefilter("ignore", UserWarning)
+            again = read_image(temporary, settings.cropped_area)
         seen = watermarker.detect(
             again.pixels, payload=settings.payload, valid_mask=again.shown, hdr=again.hdr
         )
@@ -164,10 +173,14 @@ def embed_file(source: Path, output: Path, settings: Settings) -> dict[str, Any]
         "verified_bit_errors": seen.bit_errors_corrected,
         "fingerprint": fingerprint,
     }
-    if settings.c2pa:
-        write_json(output.with_name(output.name + ".c2pa.json"), c2pa_manifest(settings.payload))
+    _write_manifest(output, settings)
     write_json(report_path(output), report)
     return report
+
+
+def _write_manifest(output: Path, settings: Settings) -> None:
+    if settings.c2pa and settings.payload is not None:
+        write_json(output.with_name(output.name + ".c2pa.json"), c2pa_manifest(settings.payload))
 
 
 def c2pa_manifest(payload: bytes) -> dict[str, Any]:
@@ -208,9 +221,10 @@ def detect_file(source: Path, output: Path | None, settings: Settings) -> dict[s
     }
 
 
-def _one(
-    work: Callable[..., dict[str, Any]], source: Path, output: Path | None, settings: Settings
+def attempt(
+    work: Callable[..., dict[str, Any]], source: Path, output: Path | None, settings: object
 ) -> Outcome:
+    """The outcome of `work(source, output, settings)`, which returns a report; its warnings are collected."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -245,7 +259,7 @@ def run_batch(
         raise InputError(f"--jobs must be at least 1, got {jobs}")
     if jobs == 1 or len(files) == 1:
         for source, output in files:
-            yield _one(work, source, output, settings)
+            yield attempt(work, source, output, settings)
         return
     # Libraries read this when a worker starts: one thread each, so that processes don't fight for cores.
     before = os.environ.get("OMP_NUM_THREADS")
@@ -255,7 +269,7 @@ def run_batch(
             min(jobs, len(files)), mp_context=get_context("spawn"), initializer=_start_worker
         )
         try:
-            futures = [pool.submit(_one, work, source, output, settings) for source, output in files]
+            futures = [pool.submit(attempt, work, source, output, settings) for source, output in files]
             for future in as_completed(futures):
                 yield future.result()
         finally:

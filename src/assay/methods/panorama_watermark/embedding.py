@@ -28,8 +28,8 @@ from assay.methods.panorama_watermark.missing import fill_missing
 from assay.methods.panorama_watermark.schedule import Schedule
 
 SMALLEST_MARGIN = 0.15
-# Fidelity gives way for this much: it outlives a rotation with JPEG of quality 50 at 512 x 256 pixels.
-COMFORTABLE_MARGIN = 0.25
+# Fidelity gives way for this much: messages then outlive JPEG of quality 30 at 512 x 256 pixels.
+COMFORTABLE_MARGIN = 0.4
 REACHED = 0.9
 MOST_ITERATIONS = 6
 BISECTIONS = 10
@@ -41,7 +41,7 @@ class Strength:
 
     Args:
         psnr: the fidelity to spend, as WS-PSNR in dB; used when no margin is given.
-        min_psnr: where `psnr` leaves a margin under 0.25, fidelity gives way down to this.
+        min_psnr: where `psnr` leaves a margin under 0.4, fidelity gives way down to this.
         margin: every bit's soft value reaches it (grey levels times the square root of a steradian).
         droppable: where even that is too little, so many of the costliest bits may be left wrong, for the
             error correction to repair.

@@ -57,7 +57,7 @@ LIBRARY: dict[str, tuple[Literal["dwtDct", "dwtDctSvd", "rivaGan"], int]] = {
     "rivagan": ("rivaGan", 32),
 }
 # Raised whenever the same trial would mark differently.
-_VERSION = 1
+_VERSION = 2
 
 
 # ----------------------------------------------------------------------------------- keys, payloads and marks

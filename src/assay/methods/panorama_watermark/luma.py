@@ -1,8 +1,12 @@
 """The scalar field that carries the mark: luma in grey levels 0..255, and adding a change of it to pixels.
 
 Luma is that of JPEG, so that subsampling of colour costs nothing. The same change goes into red, green and
-blue, which changes luma by just that much, because its weights sum to 1. Linear (HDR) images work in octaves
-of light, 32 grey levels each: there an addition is a gain, and gains don't clip.
+blue, which changes luma by just that much, because its weights sum to 1.
+
+Linear (HDR) images are looked at through a tone curve, 255 (x / (1 + x))^(1 / 2.2) with the median light at
+x = 0.18, and changed by gains. Between a lamp and what is beside it light may jump by ten octaves, and every
+program that turns such an image interpolates light: without a curve that levels off, the pixels between them
+would drown the mark. Through the curve it outlives that, and mostly tone mapping to 8 bits, too.
 """
 
 from __future__ import annotations
@@ -16,10 +20,13 @@ from jaxtyping import Bool, Float, Shaped
 
 from assay.errors import InputError
 from assay.methods.panorama_watermark.harmonics import Grid, analyse, image_grid
-from assay.methods.panorama_watermark.rotations import as_dtype
+from assay.methods.panorama_watermark.rotations import as_dtype, compilable
 
-LEVELS_PER_OCTAVE = 32.0
-OCTAVES_BELOW_MEAN = 14.0
+MIDDLE_LIGHT = 0.18
+DISPLAY_GAMMA = 2.2
+# Grey levels an octave that gains are computed with at least: the curve has up to 30, and almost none in deep
+# shade and in lamps, where a change would otherwise be an unlimited gain.
+SMALLEST_SLOPE = 16.0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -40,25 +47,33 @@ class PixelScale:
     Args:
         dtype: of the pixels.
         units: pixel units in a grey level; 1 for 8 bits, 257 for 16 bits, 1/255 for display-referred floats.
-        hdr: linear light; `dark` is then the floor of what is looked at, in the image's own units.
-        dark: the floor of an HDR image.
+        hdr: linear light.
+        unit_light: the light that the tone curve of an HDR image takes for 1, in the image's own units.
     """
 
     dtype: np.dtype
     units: float
     hdr: bool = False
-    dark: float = 0.0
+    unit_light: float = 1.0
 
     def luma(self, image: Shaped[np.ndarray, "rows columns *channels"]) -> Float[np.ndarray, "rows columns"]:
         """The luma of an image in grey levels (float32)."""
+        values = self._weighted(image)
+        if self.hdr:
+            light = np.maximum(values, 0) / np.float32(self.unit_light)
+            values = np.float32(255) * (light / (1 + light)) ** np.float32(1 / DISPLAY_GAMMA)
+        return values
+
+    def _weighted(self, image: np.ndarray) -> Float[np.ndarray, "rows columns"]:
         if image.ndim == 2 or image.shape[2] < 3:
             plane = image if image.ndim == 2 else image[..., 0]
-            values = plane.astype(np.float32) / np.float32(self.units)
-        else:
-            values = _weighted_channels(np.ascontiguousarray(image), 1.0 / self.units)
-        if self.hdr:
-            values = np.float32(LEVELS_PER_OCTAVE) * np.log2(np.maximum(values, self.dark) / self.dark)
-        return values
+            return plane.astype(np.float32) / np.float32(self.units)
+        return _weighted_channels(compilable(image), 1.0 / self.units)
+
+    def _levels_per_octave(self, image: np.ndarray) -> Float[np.ndarray, "rows columns"]:
+        """The slope of an HDR image's tone curve at every pixel."""
+        light = np.maximum(self._weighted(image), 0) / np.float32(self.unit_light)
+        return self.luma(image) * np.float32(np.log(2) / DISPLAY_GAMMA) / (1 + light)
 
     def add(
         self,
@@ -76,9 +91,12 @@ class PixelScale:
         if changed is not None:
             change = np.where(changed, change, 0.0)
         colours = image if image.ndim == 2 else image[..., :1] if image.shape[2] < 3 else image[..., :3]
+        if self.hdr:
+            change = change / np.maximum(self._levels_per_octave(image), SMALLEST_SLOPE)
         step = change if image.ndim == 2 else change[..., None]
         if self.hdr:
-            new = colours * np.exp2(step / LEVELS_PER_OCTAVE)
+            # A lamp may stand at the largest half-precision number.
+            new = np.minimum(colours * np.exp2(step), np.finfo(self.dtype).max)
         else:
             new = colours + step * self.units
             if not np.issubdtype(self.dtype, np.integer):
@@ -132,11 +150,19 @@ def pixel_scale(image: np.ndarray, *, hdr: bool = False) -> PixelScale:
                 f"{image.max():.3g}: pass hdr=True for linear light"
             )
         return PixelScale(image.dtype, 1 / 255)
-    scale = PixelScale(image.dtype, 1.0)
-    mean = float(np.mean(np.maximum(scale.luma(image), 0.0), dtype=float))
-    if mean <= 0:
-        raise InputError("the image is black")
-    return PixelScale(image.dtype, 1.0, True, mean * 2.0**-OCTAVES_BELOW_MEAN)
+    median = _median_light(PixelScale(image.dtype, 1.0).luma(image))
+    if median <= 0:
+        raise InputError("the image is black, or at least half of it")
+    return PixelScale(image.dtype, 1.0, True, median / MIDDLE_LIGHT)
+
+
+def _median_light(light: Float[np.ndarray, "rows columns"]) -> float:
+    """The light that half of the sphere exceeds: no rotation changes it, and no lamp."""
+    height, width = light.shape
+    weights = np.repeat(np.sin((np.arange(height) + 0.5) * np.pi / height), width)
+    order = np.argsort(light, axis=None)
+    below = np.cumsum(weights[order])
+    return float(light.ravel()[order[np.searchsorted(below, below[-1] / 2)]])
 
 
 def field_for_degree(

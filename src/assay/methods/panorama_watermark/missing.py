@@ -25,6 +25,13 @@ def covered_sphere(valid: Bool[np.ndarray, "rows columns"]) -> float:
     return float(valid.mean(axis=1) @ weights / weights.sum())
 
 
+def same_mask(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Do two masks of valid pixels say the same? None means that all are."""
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)
+
+
 def check_coverage(valid: Bool[np.ndarray, "rows columns"]) -> None:
     """Refuse to mark where more than a quarter of the sphere is missing.
 

@@ -92,6 +92,11 @@ def as_dtype(values: Float[np.ndarray, "*shape"], dtype: Any) -> np.ndarray:
     return values.astype(dtype)
 
 
+def compilable(values: np.ndarray) -> np.ndarray:
+    """Contiguous, and in a type that compiled kernels take: they don't know half-precision numbers."""
+    return np.ascontiguousarray(values, dtype=np.float32 if values.dtype == np.float16 else values.dtype)
+
+
 def rotate_panorama(image: np.ndarray, rotation: Float[np.ndarray, "3 3"], *, order: int = 1) -> np.ndarray:
     """Resample an equirectangular image under a rotation of the sphere.
 
@@ -107,6 +112,6 @@ def rotate_panorama(image: np.ndarray, rotation: Float[np.ndarray, "3 3"], *, or
         raise InputError(f"the order of interpolation is 1 (bilinear) or 3 (bicubic), got {order}")
     if image.ndim not in (2, 3) or image.shape[1] != 2 * image.shape[0]:
         raise InputError(f"a panorama of H x 2H pixels is needed, got {image.shape[1]} x {image.shape[0]}")
-    planes = np.ascontiguousarray(image.reshape(*image.shape[:2], -1))
+    planes = compilable(image.reshape(*image.shape[:2], -1))
     backward = np.ascontiguousarray(np.asarray(rotation, dtype=float).T)
     return as_dtype(_resample(planes, backward, order == 3), image.dtype).reshape(image.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,7 @@ def _attacks(rows: Sequence[FinishedTrial]) -> Panel:
             colour = "black" if value > 0.8 else "white"
             axis.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour)
     labels = [
-        f"{NAMES[arm]}\n{count:.0f} bits, {decibels:.1f} dB"
+        f"{textwrap.fill(NAMES[arm], 14)}\n{count:.0f} bits, {decibels:.1f} dB"
         for arm, count, decibels in zip(arms, bits, fidelity, strict=True)
     ]
     axis.set_xticks(range(len(arms)), labels, fontsize="small")

@@ -32,6 +32,7 @@ from assay.methods.panorama_watermark.missing import (
     constant_pole_patches,
     covered_sphere,
     fill_missing,
+    same_mask,
 )
 from assay.methods.panorama_watermark.quality import psnr, ssim, ws_psnr
 from assay.methods.panorama_watermark.schedule import BANDS, Band, band_for_height, find_band, key_schedule
@@ -172,6 +173,7 @@ class Watermarker:
                 why and what helps.
         """
         pixels, valid, scale = self._open(image, valid_mask, hdr)
+        automatic = valid_mask is None and (valid is None or same_mask(valid, constant_pole_patches(pixels)))
         data = as_payload(payload)
         check_length(data, self.code)
         if valid is not None:
@@ -192,7 +194,27 @@ class Watermarker:
             )
         else:
             marked = self.engine.embed_bits(pixels, scale, schedule, bits, self.strength, valid=valid)
+        if automatic:
+            self._check_patches(marked.pixels, valid, scale, data)
         return self._result(pixels, marked, scale, band)
+
+    def _check_patches(
+        self, marked: np.ndarray, valid: np.ndarray | None, scale: PixelScale, payload: bytes
+    ) -> None:
+        """Refuse a marked image in which detection leaves out another patch, and therefore finds nothing.
+
+        That happens where a clipped sky is too large to be taken for a patch, and marking breaks it up.
+
+        Raises:
+            InputError: that is so.
+        """
+        seen = constant_pole_patches(marked)
+        if same_mask(seen, valid) or self._detect(marked, seen, scale, None).payload == payload:
+            return
+        raise InputError(
+            "too much of the image is of one colour around a pole (a clipped sky, or a cover) for the mark "
+            "to be found again: mark a version that shows something there"
+        )
 
     @staticmethod
     def _result(pixels: np.ndarray, marked: Marked, scale: PixelScale, band: Band) -> EmbedResult:

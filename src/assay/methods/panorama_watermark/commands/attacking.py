@@ -11,11 +11,16 @@ from assay.methods.panorama_watermark.commands.parts import (
     Out,
     Sources,
     check_targets,
+    follow,
     raise_failures,
 )
 
 if TYPE_CHECKING:
-    from assay.methods.panorama_watermark.images import Picture
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from assay.methods.panorama_watermark.batch import Outcome
+    from assay.methods.panorama_watermark.picture import Picture
 
 
 def attack(
@@ -67,8 +72,7 @@ def attack(
     """
     from rich.console import Console
 
-    from assay.methods.panorama_watermark.batch import Outcome, image_files
-    from assay.methods.panorama_watermark.images import read_image, write_image
+    from assay.methods.panorama_watermark.batch import attempt, image_files
     from assay.methods.panorama_watermark.rotations import random_rotation, rotation_matrix
 
     if random is not None and (yaw or pitch or roll):
@@ -79,25 +83,32 @@ def attack(
         target = out / relative
         files.append((source, target if jpeg is None else target.with_suffix(".jpg")))
     check_targets(files)
+
+    def outcomes() -> Iterator[Outcome]:
+        for number, (source, target) in enumerate(files):
+            rotation = fixed if random is None else random_rotation(random + number)
+            chain = {
+                "rotation": rotation, "order": 3 if order == "bicubic" else 1, "scale": resize,
+                "exponent": gamma, "deviation": noise, "mirrored": flip, "seed": number,
+            }  # fmt: skip
+            yield attempt(_attack_file, source, target, (chain, jpeg))
+
     console = Console(quiet=quiet, highlight=False)
-    outcomes = []
-    for number, (source, target) in enumerate(files):
-        rotation = fixed if random is None else random_rotation(random + number)
-        chain = {
-            "rotation": rotation, "order": 3 if order == "bicubic" else 1, "scale": resize, "exponent": gamma,
-            "deviation": noise, "mirrored": flip, "seed": number,
-        }  # fmt: skip
-        try:
-            attacked = _attacked(read_image(source), chain, to_jpeg=jpeg is not None)
-            write_image(target, attacked, quality=jpeg)
-        except InputError as problem:
-            message = str(problem)
-            message = message if str(source) in message else f"{source}: {message}"
-            outcomes.append(Outcome(source, {}, message))
-        else:
-            outcomes.append(Outcome(source, {"output": str(target)}))
-            console.print(str(target), soft_wrap=True)
-    raise_failures(outcomes)
+    done = follow(outcomes(), len(files), "Attacking", console)
+    for outcome in done:
+        if outcome.error is None:
+            console.print(outcome.report["output"], soft_wrap=True)
+    raise_failures(done)
+
+
+def _attack_file(source: Path, target: Path, how: tuple[dict[str, Any], int | None]) -> dict[str, Any]:
+    """Attack one file: `how` is a chain of `attacks.attack`, and the quality of the JPEG that is wanted."""
+    from assay.methods.panorama_watermark.images import read_image, write_image
+
+    chain, quality = how
+    attacked = _attacked(read_image(source), chain, to_jpeg=quality is not None)
+    write_image(target, attacked, quality=quality)
+    return {"output": str(target)}
 
 
 def _attacked(picture: Picture, chain: dict[str, Any], *, to_jpeg: bool) -> Picture:

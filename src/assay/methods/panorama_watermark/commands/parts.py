@@ -82,12 +82,14 @@ def follow(outcomes: Iterator[Outcome], total: int, title: str, console: Console
     from rich.console import Console as Terminal
     from rich.progress import track
 
-    shown = track(outcomes, title, total=total, console=console, transient=True, disable=console.quiet)
+    hidden = console.quiet or not console.is_terminal
+    shown = track(outcomes, title, total=total, console=console, transient=True, disable=hidden)
     done = sorted(shown, key=lambda outcome: str(outcome.source))
     warn = Terminal(stderr=True, quiet=console.quiet, highlight=False, style="yellow")
     for outcome in done:
         for note in outcome.warnings:
-            warn.print(f"{outcome.source}: {note}", soft_wrap=True)
+            text = note if str(outcome.source) in note else f"{outcome.source}: {note}"
+            warn.print(text, soft_wrap=True, markup=False)
     return done
 
 

@@ -56,15 +56,17 @@ def train(
     from rich.progress import Progress
 
     from assay.errors import require
+    from assay.methods.panorama_watermark import LEARNED_EXTRA
     from assay.methods.panorama_watermark.batch import image_files
 
-    require("torch", extra="regression")
+    for library in ("torch", "safetensors"):
+        require(library, extra=LEARNED_EXTRA)
     from assay.methods.panorama_watermark.learned import train_engine
 
     console = Console(quiet=quiet, highlight=False)
     key = key_of(key_file, passphrase)
     paths = [source for source, _ in image_files(sources)]
-    with Progress(console=console, transient=True, disable=quiet) as progress:
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         task = progress.add_task("Training", total=steps)
         engine, history = train_engine(
             paths,

@@ -1,15 +1,18 @@
-"""PNG chunks: carrying a file's metadata over to newly encoded pixels, byte by byte."""
+"""PNG files: 16 bits, and carrying a file's metadata over to newly encoded pixels, chunk by chunk."""
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from assay.methods.panorama_watermark.images import Picture
+import numpy as np
+from PIL import Image
+
+from assay.errors import require
+from assay.methods.panorama_watermark.picture import Picture, undecodable, xmp_of
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _XMP = b"XML:com.adobe.xmp"
@@ -31,6 +34,36 @@ def png_bit_depth(path: Path) -> int:
     return head[24] if len(head) == 25 else 0
 
 
+def read_deep_png(path: Path) -> Picture:
+    """Read a PNG of 16 bits, which Pillow would cut to 8.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    codecs = require("imagecodecs", extra="sphere")
+    data = path.read_bytes()
+    try:
+        pixels = codecs.png_decode(data)
+        with Image.open(path) as image:
+            info = dict(image.info)
+    except Exception as error:
+        raise undecodable(error) from None
+    exif, xmp, icc = info.get("exif"), xmp_of(info), info.get("icc_profile")
+    return Picture(pixels, "PNG", exif=exif, xmp=xmp, icc=icc, settings={"source": data})
+
+
+def write_png(path: Path, pixels: np.ndarray, picture: Picture) -> None:
+    """Write a PNG of 8 or 16 bits with a picture's metadata."""
+    if pixels.dtype == np.uint16:
+        codecs = require("imagecodecs", extra="sphere")
+        encoded = codecs.png_encode(pixels, level=6)
+    else:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        encoded = buffer.getvalue()
+    path.write_bytes(_with_metadata(picture.settings.get("source"), encoded, picture))
+
+
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     position = len(_SIGNATURE)
     while position + 12 <= len(data):
@@ -43,7 +76,7 @@ def _chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
-def copy_chunks(source: bytes | None, encoded: bytes, picture: Picture) -> bytes:
+def _with_metadata(source: bytes | None, encoded: bytes, picture: Picture) -> bytes:
     """Newly encoded pixels with the metadata of a source file, or that of `picture` where there is none.
 
     Args:
