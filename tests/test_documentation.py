@@ -50,12 +50,12 @@ def test_examples_run(path):
         exec(compile(block, path, "exec"), {})
 
 
-@pytest.mark.parametrize("name", sorted(set(OURS) - set(METHODS)))
-def test_previews_are_named_as_such(name):
+def test_previews_are_named_as_such():
     readme = (ROOT / "README.md").read_text()
-    preview = readme[readme.index("In preview") :]
-    assert f"methods/{name}/README.md" in preview
-    assert not (ROOT / "docs" / "results" / name).exists()
+    for name in sorted(set(OURS) - set(METHODS)):
+        preview = readme[readme.index("In preview") :]
+        assert f"methods/{name}/README.md" in preview
+        assert not (ROOT / "docs" / "results" / name).exists()
 
 
 @pytest.mark.parametrize("name", OURS)

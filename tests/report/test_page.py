@@ -239,13 +239,14 @@ def test_a_folder_without_a_run(tmp_path):
 
 def test_columns_are_what_differs():
     trials = [
-        FinishedTrial(Trial("a", {"n": 1, "flag": True, "only": "x"}, 0), "ok", {"m": 1.0}),
+        FinishedTrial(Trial("a", {"n": 1, "flag": True, "only": "x"}, 0), "ok", {"m": 1.0, "curve:3": 2.0}),
         FinishedTrial(Trial("b", {"n": 1, "flag": 1}, 0), "died", {}),
     ]
     table = tabulate(trials)
     assert table.common == {"n": 1}
     assert table.settings == ("flag", "only")
     assert (table.arms, table.statuses, table.metrics) == (("a", "b"), ("ok", "died"), ("m",))
+    assert table.series == 1
 
 
 def test_failures_are_grouped_by_error(finished):

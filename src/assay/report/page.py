@@ -21,12 +21,15 @@ class TrialTable:
     Args:
         common: settings that are equal in all trials.
         settings, metrics: the columns; a setting is a column when it differs between trials.
+        series: how many measurements are points of a series (`name:point`). They have no column: thousands
+            of trials with a curve each would make a page of tens of megabytes.
         arms, statuses: what the filters offer.
     """
 
     common: Mapping[str, Scalar]
     settings: tuple[str, ...]
     metrics: tuple[str, ...]
+    series: int
     arms: tuple[str, ...]
     statuses: tuple[str, ...]
     trials: tuple[FinishedTrial, ...]
@@ -76,6 +79,8 @@ def write_report(run: Path | str) -> Path:
 def tabulate(trials: Sequence[FinishedTrial]) -> TrialTable:
     """Columns in the order in which the trials first name them."""
     settings = tuple(dict.fromkeys(name for trial in trials for name in trial.setting))
+    measured = tuple(dict.fromkeys(name for trial in trials for name in trial.measurements))
+    metrics = tuple(name for name in measured if ":" not in name)
     absent = object()
     common = {
         name: trials[0].setting[name]
@@ -86,7 +91,8 @@ def tabulate(trials: Sequence[FinishedTrial]) -> TrialTable:
     return TrialTable(
         common=common,
         settings=tuple(name for name in settings if name not in common),
-        metrics=tuple(dict.fromkeys(name for trial in trials for name in trial.measurements)),
+        metrics=metrics,
+        series=len(measured) - len(metrics),
         arms=tuple(dict.fromkeys(trial.arm for trial in trials)),
         statuses=tuple(dict.fromkeys(trial.status for trial in trials)),
         trials=tuple(trials),

@@ -191,6 +191,7 @@ class TestQuotas:
     def test_sixty_slots(self):
         assert list(quotas(60).values()) == [16, 15, 15, 7, 7]
 
+    @settings(derandomize=True)
     @given(st.integers(1, 500))
     def test_all_slots_are_given(self, total):
         slots = quotas(total)
@@ -297,7 +298,7 @@ def graphs(draw):
 
 
 class TestProperties:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120, deadline=None, derandomize=True)
     @given(graphs())
     def test_explore_never_proposes_what_exists_or_was_visited(self, drawn):
         graph, vectors, visited = drawn
@@ -314,7 +315,7 @@ class TestProperties:
         assert len({key[:2] for key in keys}) == len(keys)
         assert [chain.id for chain in chains] == list(range(1, len(chains) + 1))
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80, deadline=None, derandomize=True)
     @given(graphs(), st.integers(5, 60), st.booleans(), st.integers(0, 3))
     def test_arrays_agree_with_loops(self, drawn, total, degree_corrected, seed):
         graph, vectors, visited = drawn
@@ -324,7 +325,7 @@ class TestProperties:
         assert [(c.type, chain_key(c)[:2]) for c in chains] == [(kind, pair) for kind, pair, _ in plain]
         assert [c.score for c in chains] == pytest.approx([score for _, _, score in plain], abs=1e-5)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60, deadline=None, derandomize=True)
     @given(graphs(), st.data())
     def test_visited_chains_follow_merges(self, drawn, data):
         graph, vectors, _ = drawn

@@ -105,6 +105,18 @@ def test_a_verbatim_claim_is_not_denied_by_its_neighbour():
     assert compare("Never set the flag here.", "Set the flag here.").denied
 
 
+@pytest.mark.parametrize(
+    ("claim", "source"),
+    [
+        ("It grew by 3.", "It grew by 3.5 percent in May."),
+        ("5 degrees were measured here.", "At night -5 degrees were measured here."),
+        ("In all 500 birds were seen.", "In all 1,500 birds were seen."),
+    ],
+)
+def test_a_part_of_a_number_is_not_verbatim(claim, source):
+    assert not compare(claim, source).facts_hold
+
+
 def test_the_window_is_where_the_claim_stands():
     first, last = compare(TRUE[3], SOURCE).window
     assert "until 1930" in SOURCE[first:last]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,8 +84,9 @@ def test_references_are_numbered_by_first_appearance(groups):
 
 def test_what_a_marker_belongs_to():
     text = (
-        "## Heading [7]\n\nFirst fact here [3], and second fact there [4]. Third fact here. [7] Fourth fact here.[4]\n"
-        "\n- A point of a list [3][7]\n- Another point\n\n| cell fact here [4] | other |\n\n```\ncode [7]\n```\n"
+        "## Heading [7]\n\nFirst fact here [3], and second fact there [4]. Third fact here. [7] Fourth fact "
+        "here.[4]\n\n- A point of a list [3][7]\n- Another point\n\n| cell fact here [4] | other |\n\n"
+        "```\ncode [7]\n```\n"
     )
     found = [(claim.text, claim.ids, claim.beside) for claim in claims(text)]
     assert found == [
@@ -198,6 +201,44 @@ def test_a_quoted_sentence_acts_as_nothing(sentence):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "a [b](https://evil.example)",
+        "a [b [c] d](https://evil.example)",
+        "![b [c]](https://evil.example)",
+        "[![b](https://evil.example)](https://evil.example)",
+        "> [r]: https://evil.example\n\n[x][r] and [r]",
+        "- [r]: <https://evil.example> 't'\n\n[r][]",
+        "<https://evil.example> <a href='https://evil.example'>x</a>",
+        "<img src='https://evil.example'>",
+        "[b](<https://evil.example>)",
+        "[b]( https://evil.example 'title (x)' )",
+        "[b](https://evil.example/(x))",
+        "        ```\n[b](https://evil.example)\n        ```",
+        "``` `x` [b](https://evil.example)\n```",
+        "`one\n- [b](https://evil.example)\n- two`",
+        "- a\n  ```\n[b](https://evil.example)\n  ```",
+        "> ```\n[b](https://evil.example)",
+        "\\`[b](https://evil.example)`",
+        "<https://evil.example/`>[b](https://evil.example)`",
+        "| `a | [b](https://evil.example) | c` |\n|-|-|-|\n| `a | [b](https://evil.example) | c` |",
+    ],
+)
+def test_a_model_cannot_write_what_loads_or_leads_elsewhere(text):
+    """A renderer that allows everything finds no link, no image and no HTML in it."""
+    from markdown_it import MarkdownIt
+
+    rendered = MarkdownIt("commonmark", {"html": True}).enable("table").render(without_links(text))
+    assert (
+        re.findall(
+            r"<(?!/?(?:p|ol|ul|li|blockquote|em|strong|code|h\d|br|hr|pre|table|t[hrd]|thead|tbody)\b)[a-z!/]",
+            rendered,
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("a [b](https://evil.example) c", "a b c"),
@@ -206,6 +247,9 @@ def test_a_quoted_sentence_acts_as_nothing(sentence):
         ("<b>x</b>", "\\<b>x\\</b>"),
         ("a < b and c > d", "a < b and c > d"),
         ("[r]: https://evil.example\nx", "\nx"),
+        ("a [b [c] d](https://evil.example)", "a [b [c] d\\](https://evil.example)"),
+        ("> [r]: https://evil.example", "> \\[r]: https://evil.example"),
+        ("1. [r]: https://evil.example", "1. \\[r]: https://evil.example"),
         ("mail <a@b.example>", "mail "),
         ("`<b>[x](y)</b>`", "`<b>[x](y)</b>`"),
         ("[7] stays [3, 4]", "[7] stays [3, 4]"),

@@ -286,9 +286,10 @@ def bench(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("arm", ["dualgraph", "outline-equal-tokens"])
-def test_a_task_is_researched_and_judged(bench, arm):
-    measured = bench_trials.run(Trial(arm, {"part": "bench", "task": 1}, 0))
+@pytest.mark.parametrize(("arm", "limit"), [("dualgraph", "rounds"), ("outline", "tokens")])
+def test_a_task_is_researched_and_judged(bench, arm, limit):
+    trial = Trial(arm, {"part": "bench", "task": 1, "limit": limit}, 0)
+    measured = bench_trials.run(trial)
     assert measured["race"] == pytest.approx(50)
     assert measured["effective"] == measured["judged"] == 0
     assert measured["tokens"] > 0
@@ -296,13 +297,14 @@ def test_a_task_is_researched_and_judged(bench, arm):
     # Finished runs are kept: repeating the trial researches nothing again.
     runs = sorted((bench / "cache" / "dualgraph-bench").glob("*/report.md"))
     times = [path.stat().st_mtime_ns for path in runs]
-    assert bench_trials.run(Trial(arm, {"part": "bench", "task": 1}, 0)) == measured
-    assert len(runs) == (2 if arm == "outline-equal-tokens" else 1)
+    assert bench_trials.run(trial) == measured
+    # The tokens of dualgraph are the budget of the outline.
+    assert len(runs) == (2 if limit == "tokens" else 1)
     assert len(times) == len(list((bench / "cache" / "dualgraph-bench").glob("*/report.md")))
 
 
 def test_what_the_full_scale_needs_is_named(bench, monkeypatch):
-    trial = Trial("dualgraph", {"part": "bench", "task": 3}, 0)
+    trial = Trial("dualgraph", {"part": "bench", "task": 3, "limit": "rounds"}, 0)
     with pytest.raises(InputError, match="there is no task 3"):
         bench_trials.run(trial)
     monkeypatch.delenv("ASSAY_DUALGRAPH_JUDGE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -326,6 +327,17 @@ class TestWriting:
         ask.state.sections = [WrittenSection("1", "A", "x" * 20_000)]
         self.written(ask, "1. C <citation>id_2</citation>")
         assert len(model.asked[-1][1]["previous"]) == 3200
+
+    def test_titles_can_not_smuggle_links_or_markup(self):
+        ask = caller(Model(write={"text": "Hens sleep [2]."}))
+        section, _ = self.written(ask, "1. [Hens](https://evil.example) [9] <citation>id_2</citation>")
+        assert "evil.example" not in section.title
+        assert "[" not in section.title
+        ask.state.evidence[2] = replace(
+            ask.state.evidence[2], source_title="<b>[T](x)`", source_url="https://x.example/a b>c"
+        )
+        ask.state.sections = [section]
+        assert report(ask.state).endswith("[1] \\<b\\>\\[T\\](x)\\` (p. 2). <https://x.example/a%20b%3Ec>\n")
 
     def test_references_are_numbered_by_address(self):
         state = RunState("Question?", ResearchConfig(), status="passed")

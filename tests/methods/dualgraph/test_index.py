@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.errors import InputError
@@ -49,7 +49,9 @@ def content(place):
         "SELECT path, sha256, title, pages, text, group_concat(start || '-' || stop) FROM documents "
         "LEFT JOIN passages ON document = documents.id GROUP BY documents.id ORDER BY path"
     ).fetchall()
-    terms = connection.execute("SELECT count(*) FROM passages").fetchall()
+    # What the full-text index counts of every term: nothing may stay of what is gone.
+    connection.execute("CREATE VIRTUAL TABLE temp.terms USING fts5vocab('main', 'words', 'col')")
+    terms = connection.execute("SELECT term, col, doc, cnt FROM temp.terms ORDER BY term, col").fetchall()
     connection.close()
     return rows, terms
 
@@ -123,9 +125,11 @@ def test_a_file_that_becomes_unreadable_leaves_and_returns(folder, place):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abcd"), st.sampled_from(("", "cat", "dog 北京", "cat dog"))), max_size=8
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(("", "cat", "dog 北京大学", "cat dog"))),
+        max_size=8,
     )
 )
+@example([("a", "dog 北京大学"), ("a", "cat"), ("a", "")])
 @settings(max_examples=12, deadline=None)
 def test_updates_lead_where_a_new_index_would(tmp_path_factory, changes):
     tmp_path = tmp_path_factory.mktemp("changes")
@@ -445,3 +449,25 @@ def test_nearest_is_exact(n, k, seed):
     nearest = stored.nearest(query, k)
     assert [score for _, score in nearest] == pytest.approx(sorted(scores, reverse=True)[:k], abs=1e-5)
     assert len({passage for passage, _ in nearest}) == min(n, k)
+
+
+def test_two_updates_at_once_make_one_index(folder, place):
+    reports, ready = [], threading.Barrier(2)
+
+    def update():
+        ready.wait(timeout=10)
+        reports.append(update_index(folder, place))
+
+    threads = [threading.Thread(target=update) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(report.added for report in reports) == [0, 3]
+
+
+def test_progress_of_a_refresh(folder, place):
+    told = []
+    LocalBackend(folder, place, progress=lambda *stage: told.append(stage)).close()
+    assert told[0] == ("reading", 0, 4)
+    assert told[-1] == ("reading", 4, 4)

@@ -1,7 +1,6 @@
 """Search through a server of the Model Context Protocol, started as a program."""
 
 import sys
-import textwrap
 
 import pytest
 
@@ -21,9 +20,6 @@ print("a server's chatter", file=sys.stderr)
 def search(query: str, max_results: int = 10) -> dict:
     if query == "fail":
         raise ValueError("the index is closed")
-    if query == "die":
-        print("out of memory", file=sys.stderr, flush=True)
-        os._exit(3)
     rows = [{"id": i, "title": f"Title {i}", "url": f"https://x.example/{i}", "text": p[:6]}
             for i, p in pages.items()]
     rows[1].pop("url")
@@ -36,37 +32,45 @@ def fetch(id: str) -> dict:
 
 server.run()
 """
-PLAIN = """
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("plain")
-
-@server.tool()
-def webSearch(q: str) -> str:
-    return f"What is known about {q}: they purr."
-
-@server.tool()
-def delete_everything() -> str:
-    raise SystemExit
-
-server.run()
+# The least that a server has to say, without the package: it starts in no time.
+SMALL = """
+import json, sys
+tools = {tools}
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    method, result, error = request["method"], None, None
+    if method == "initialize":
+        result = {{"protocolVersion": request["params"]["protocolVersion"], "capabilities": {{"tools": {{}}}},
+                   "serverInfo": {{"name": "small", "version": "1"}}}}
+    elif method == "tools/list":
+        result = {{"tools": tools}}
+    elif method == "tools/call":
+        arguments = request["params"]["arguments"]
+        if arguments.get("q") == "die":
+            print("out of memory", file=sys.stderr)
+            raise SystemExit(3)
+        text = "What is known about %s: they purr." % arguments["q"]
+        result = {{"content": [{{"type": "text", "text": text}}]}}
+    else:
+        error = {{"code": -32601, "message": "no such method"}}
+    answer = {{"error": error}} if error else {{"result": result}}
+    print(json.dumps({{"jsonrpc": "2.0", "id": request["id"], **answer}}), flush=True)
 """
-USELESS = """
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("useless")
 
-@server.tool()
-def add(a: int, b: int) -> int:
-    return a + b
 
-server.run()
-"""
+def small(*names: str) -> str:
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    return SMALL.format(tools=[{"name": name, "inputSchema": schema} for name in names])
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
-    for name, text in {"connector": CONNECTOR, "plain": PLAIN, "useless": USELESS}.items():
-        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    texts = {"connector": CONNECTOR, "plain": small("deleteAll", "webSearch"), "useless": small("add")}
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
     (folder / "broken.py").write_text("raise SystemExit('no key given')")
     return lambda name: f"'{sys.executable}' '{folder / f'{name}.py'}'"
 
@@ -140,7 +144,7 @@ def test_servers_that_do_not_serve(programs, tmp_path):
 
 
 def test_a_server_that_dies_is_told(programs):
-    backend = McpBackend(programs("connector"), timeout=10)
+    backend = McpBackend(programs("plain"), timeout=10)
     with pytest.raises(ServiceUnavailable, match=r"does not answer.*out of memory"):
         backend.search("die", 3)
     backend.close()

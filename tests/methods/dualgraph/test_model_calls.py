@@ -7,7 +7,7 @@ import json
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.errors import InputError
@@ -74,6 +74,7 @@ class TestReadAnswer:
         with pytest.raises(InvalidOutput, match="true or false"):
             conform("maybe", {"type": "boolean"})
 
+    @settings(derandomize=True)
     @given(st.text(max_size=200))
     def test_any_text_is_read_or_refused(self, text):
         with contextlib.suppress(InvalidOutput):
@@ -271,6 +272,15 @@ class TestTruncation:
         edges = [{"source": "core", "target": "b"}, {"source": "b", "target": "c"}]
         data = {"graph": {"nodes": nodes, "edges": edges}}
         assert shortened(data, ContextOverflow("")) == {"graph": {"nodes": nodes[:2], "edges": edges[:1]}}
+
+    def test_young_concepts_are_left_out_and_core_entities_never(self):
+        nodes = [{"name": f"n{i}", "is_core": i == 4} for i in range(5)]
+        data = shortened({"nodes": nodes}, ContextOverflow(""))
+        assert [node["name"] for node in data["nodes"]] == ["n0", "n1", "n4"]
+        for _ in range(2):
+            data = shortened(data, ContextOverflow(""))
+        assert [node["name"] for node in data["nodes"]] == ["n4"]
+        assert shortened(data, ContextOverflow("")) is None
 
     def test_batches_are_cut_too(self):
         data = {"batch": [{"query": "q", "evidence": [{"id": 1, "content": "x" * 1000}]}]}

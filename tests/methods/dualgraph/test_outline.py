@@ -67,12 +67,12 @@ def outlines(draw):
 
 
 class TestProperties:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200, deadline=None, derandomize=True)
     @given(outlines())
     def test_parse_reads_what_render_writes(self, outline):
         assert OutlineGraph.parse(outline.render()) == outline
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150, deadline=None, derandomize=True)
     @given(outlines(), outlines())
     def test_an_update_loses_no_citation_and_invents_none(self, old, new):
         known = set(range(1, 60))

@@ -34,7 +34,7 @@ def pdf(*pages: str, title: str = "", password: str = "") -> bytes:
     if title:
         writer.add_metadata({"/Title": title})
     if password:
-        writer.encrypt(password, algorithm="AES-256")
+        writer.encrypt(password, algorithm="RC4-128")
     file = io.BytesIO()
     writer.write(file)
     return file.getvalue()
@@ -122,7 +122,7 @@ The :command:`add_library` command and ``CMAKE_X`` (see :ref:`the guide
   literal * block
 
 .. note::
-  Mind the :variable:`GAP <GAP_<LANG>>`.
+  Mind the :variable:`GAP <GAP_<LANG>>` of |project|'s `target`\\ s.
 
 .. a comment
 .. |x| replace:: y
@@ -139,7 +139,7 @@ The :command:`add_library` command and ``CMAKE_X`` (see :ref:`the guide
     assert lines[7] == "The add_library command and CMAKE_X (see the guide"
     assert lines[8] == ", its site and Target) use all of it:"
     assert lines[10] == "  literal * block"
-    assert "Mind the GAP" in lines[13]
+    assert lines[13] == "  Mind the GAP of project's targets."
     assert lines[15:19] == ["", "", "", "foo(<bar>)"]
 
 
@@ -183,7 +183,7 @@ def test_pdf_page_by_page():
     assert [result.text[at:].split("\n")[0] for at in result.pages] == ["First page", "Second page"]
     # An owner's password that everybody may read without is no obstacle.
     writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf("Open"))))
-    writer.encrypt("", "owner", algorithm="AES-256")
+    writer.encrypt("", "owner", algorithm="RC4-128")
     file = io.BytesIO()
     writer.write(file)
     assert read_bytes(file.getvalue(), "pdf").text.strip() == "Open"
@@ -224,7 +224,7 @@ def test_word_in_reading_order():
 def test_marks_that_are_never_closed_do_not_hold_us(piece, kind):
     """Ends in time only where the work grows with the length and not with its square."""
     with contextlib.suppress(Unreadable):
-        read_bytes((piece * (200_000 // len(piece))).encode(), kind)
+        read_bytes((piece * (60_000 // len(piece))).encode(), kind)
 
 
 def bomb() -> bytes:

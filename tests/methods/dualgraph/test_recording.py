@@ -9,6 +9,9 @@ import pytest
 from assay.errors import InputError
 from assay.methods.dualgraph.backends import open_backend
 from assay.methods.dualgraph.chat_models import open_model
+from assay.methods.dualgraph.checkers import load_checker
+from assay.methods.dualgraph.embeddings import HashedWords
+from assay.methods.dualgraph.extractive import ExtractiveModel
 from assay.methods.dualgraph.recording import RecordingBackend, RecordingChat, ReplayBackend, ReplayChat
 from assay.methods.dualgraph.records import (
     ChatModel,
@@ -16,10 +19,12 @@ from assay.methods.dualgraph.records import (
     Document,
     Hit,
     ReadFailed,
+    ResearchConfig,
     SearchBackend,
     ServiceUnavailable,
     Usage,
 )
+from assay.methods.dualgraph.research_run import research
 
 HITS = [
     Hit(f"Title {i}", f"https://x.example/{i}", "naïve 北京", 1 / (i + 1), (i, i + 5), "inner")
@@ -195,3 +200,32 @@ def test_files_that_are_no_records_of_a_model(tmp_path):
         ReplayChat(tmp_path / "missing.jsonl")
     with pytest.raises(InputError, match="cannot be written"):
         RecordingChat(Model(), file / "below" / "a.jsonl")
+
+
+def test_a_run_is_repeated_from_its_record(tmp_path, own_cache):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "engine.txt").write_text(
+        "The Zorvan engine drives the Quillon pump. The Zorvan engine is loud."
+    )
+    (folder / "pump.txt").write_text("The Quillon pump sends oil to the Zorvan engine. The pump is blue.")
+    encoder = HashedWords(128)
+    settings = {
+        "config": ResearchConfig(max_iter=2, kg_queries=3, og_queries=3, checker="lexical"),
+        "encoder": encoder,
+        "checker": load_checker("lexical"),
+    }
+    question = "How do the Zorvan engine and the Quillon pump work together?"
+    recorded = research(
+        question,
+        llm=RecordingChat(ExtractiveModel(encoder=encoder), tmp_path / "chat.jsonl"),
+        search=[RecordingBackend(open_backend(f"local:{folder}"), tmp_path / "search.jsonl")],
+        **settings,
+    )
+    for file in folder.iterdir():
+        file.unlink()
+    names = {"llm": f"replay:{tmp_path}/chat.jsonl", "search": [f"fixture:{tmp_path}/search.jsonl"]}
+    repeated = research(question, **names, **settings)
+    assert "[1]" in recorded.report
+    assert repeated.report == recorded.report
+    assert repeated.evidence == recorded.evidence

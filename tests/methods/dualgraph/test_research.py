@@ -246,6 +246,31 @@ class TestResume:
             assert Mortal.calls <= len(done.ledger) + 1
             assert hash_of(part) == hash_of(folder)
 
+    def test_ids_of_removed_nodes_are_not_given_again_after_a_kill(self, tmp_path):
+        inner = ExtractiveModel(HashedWords())
+
+        def extract(data):
+            answer = json.loads(inner.chat([], role="extract", data=data).text)
+            lonely = {"name": f"Lonely {len(data['nodes'])}", "is_core": False}
+            return {"nodes": [*answer["nodes"], lonely], "edges": answer["edges"]}
+
+        steps = []
+        run(tmp_path / "whole", model=Scripted(extract=extract), observer=steps.append, early_stop=False)
+        for number, step in enumerate(steps, start=1):
+            if not step.step.startswith("extract"):
+                continue
+            part, seen = tmp_path / str(number), []
+
+            def kill(progress, seen=seen, number=number):
+                seen.append(progress)
+                if len(seen) == number:
+                    raise Killed
+
+            with pytest.raises(Killed):
+                run(part, model=Scripted(extract=extract), observer=kill, early_stop=False)
+            run(part, model=Scripted(extract=extract), early_stop=False)
+            assert hash_of(part) == hash_of(tmp_path / "whole")
+
     def test_searches_are_not_repeated(self, tmp_path):
         shelf = Shelf()
 
@@ -265,6 +290,19 @@ class TestResume:
         steps = []
         assert run(folder, observer=steps.append, early_stop=False).report == done.report
         assert steps == []
+
+    def test_results_of_a_back_end_that_is_gone_are_not_guessed(self, tmp_path):
+        def kill(progress):
+            if progress.step == "search":
+                raise Killed
+
+        with pytest.raises(Killed):
+            run(tmp_path, observer=kill)
+        other = Shelf()
+        other.name = "./shelf"
+        with pytest.raises(InputError, match="spelt as before"):
+            run(tmp_path, backends=[other])
+        assert run(tmp_path).citations
 
     def test_more_rounds_go_on_from_where_it_ended(self, tmp_path):
         first = run(tmp_path, max_iter=1, early_stop=False)

@@ -91,7 +91,7 @@ def test_what_is_read_becomes_edges_with_evidence():
         ),
         {("Alpha", "Beta"): "linked", ("Gamma", "Delta"): "linked"},
     )
-    plan = Plan(queries=6, per_round=3, from_graph=1, results=1)
+    plan = Plan(queries=12, per_round=3, from_graph=1, results=1)
     simulation, states, asked = simulate(corpus, "outline", plan=plan)
     assert asked[0] == "Alpha overview"
     graph = simulation.graph
@@ -123,10 +123,10 @@ def test_the_choice_of_chains_leaves_out_what_is_off_topic_and_lets_types_take_t
 def test_what_is_measured_of_a_trajectory():
     trial = Trial("dualgraph", {"part": "planted", "concentration": 1.0, "share": "half"}, 1002)
     measured = experiments.run_planted(trial)
-    queries = sorted(int(name.split("@")[1]) for name in measured if name.startswith("recall@"))
+    queries = sorted(int(name.split(":")[1]) for name in measured if name.startswith("recall:"))
     assert queries == list(range(10, 181, 10))
     for metric in ("recall", "intra", "bridge", "twice"):
-        curve = [measured[f"{metric}@{q}"] for q in queries]
+        curve = [measured[f"{metric}:{q}"] for q in queries]
         assert curve == sorted(curve)
         assert 0 <= curve[0] <= curve[-1] <= 1
     weighted = (100 * measured["intra@180"] + 10 * measured["bridge@180"]) / 110
@@ -135,7 +135,8 @@ def test_what_is_measured_of_a_trajectory():
     assert measured["bridge_lead"] == pytest.approx(measured["bridge@180"] - measured["intra@180"])
     assert measured["reachable"] == 1.0
     assert measured["false_edges"] == 0.0
-    reached = [number for number, q in enumerate(queries, 1) if measured[f"recall@{q}"] >= 0.75]
+    assert all(measured[f"bridge@{q}"] == measured[f"bridge:{q}"] for q in (20, 40, 180))
+    reached = [number for number, q in enumerate(queries, 1) if measured[f"recall:{q}"] >= 0.75]
     assert measured["rounds"] == reached[0]
 
 
@@ -175,10 +176,10 @@ def paired(metric, first, second, concentration, share, seeds):
 @pytest.mark.slow
 def test_bridges_between_few_groups_are_found_by_explore_and_by_it_alone():
     seeds = range(2000, 2020)
-    gain, error = paired("bridge@120", "dualgraph", "outline", 1.0, "all", seeds)
+    gain, error = paired("bridge:120", "dualgraph", "outline", 1.0, "all", seeds)
     assert gain - error > 0
-    without, _ = paired("bridge@120", "no-explore", "outline", 1.0, "all", seeds)
+    without, _ = paired("bridge:120", "no-explore", "outline", 1.0, "all", seeds)
     assert without <= 0.02
     for arm in ("random-pair", "no-enrich"):
-        difference, _ = paired("bridge@120", "dualgraph", arm, 0.0, "all", seeds)
+        difference, _ = paired("bridge:120", "dualgraph", arm, 0.0, "all", seeds)
         assert abs(difference) <= 0.1

@@ -47,7 +47,7 @@ def test_an_exactly_gaussianising_encoder_has_the_papers_sign():
 
 
 def trained_encoder(pixels: Tensor) -> nn.Module:
-    """An MLP made invariant to noise, with an embedding pushed to a normal distribution by its projections."""
+    """An MLP made invariant to noise, whose embedding is pushed to a normal distribution."""
     torch.manual_seed(0)
     encoder = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 16)

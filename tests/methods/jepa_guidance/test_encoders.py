@@ -95,7 +95,7 @@ def test_a_folder_of_transformers_scores_as_the_model_itself(tmp_path):
     random_state = torch.random.get_rng_state()
     scorer = JEPAScorer.from_pretrained(folder)
     assert torch.equal(torch.random.get_rng_state(), random_state)
-    assert scorer.mean == (0.4,) * 3
+    assert scorer.preprocessing.mean == (0.4,) * 3
     assert scorer.image_size == 28
     assert not scorer.published
     batch = torch.rand(2, 3, 28, 28, generator=torch.Generator().manual_seed(1))
@@ -109,7 +109,7 @@ def test_a_folder_of_transformers_scores_as_the_model_itself(tmp_path):
 
 def test_without_a_preprocessor_imagenets_values_are_taken(tmp_path):
     scorer = JEPAScorer.from_pretrained(folder_of(dinov2(), tmp_path))
-    assert scorer.mean == IMAGENET_MEAN
+    assert scorer.preprocessing.mean == IMAGENET_MEAN
     assert scorer.image_size == 224
     assert JEPAScorer.from_pretrained(tmp_path / "encoder", image_size=28).image_size == 28
 

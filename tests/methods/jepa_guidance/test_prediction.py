@@ -110,9 +110,7 @@ def test_the_clean_image_is_the_schedulers_own(name, kind):
 
 
 def test_a_solver_with_flow_sigmas():
-    made = scheduler(
-        "UniPCMultistepScheduler", "flow_prediction", use_flow_sigmas=True, flow_shift=3.0
-    )
+    made = scheduler("UniPCMultistepScheduler", "flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
     schedule = NoiseSchedule(made)
     clean, noise = draws()
     level = schedule.level(2)

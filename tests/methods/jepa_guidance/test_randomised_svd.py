@@ -1,5 +1,7 @@
 """The surrogate, its gradient and its error against the full singular value decomposition."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,7 +34,7 @@ def random_map(width: int = 64, pixels: int = 256, layers: int = 3) -> nn.Module
     torch.manual_seed(0)
     sizes = [pixels] * layers + [width]
     parts: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+    for before, after in pairwise(sizes):
         parts += [nn.Linear(before, after), nn.GELU()]
     return nn.Sequential(*parts[:-1]).double().requires_grad_(False)
 

@@ -170,6 +170,39 @@ def test_of_a_vision_transformer_the_surrogate_is_the_reference_with_few_encoder
     torch.testing.assert_close(found.gradients, gradients, rtol=1e-7, atol=1e-9)
 
 
+class Once(torch.autograd.Function):
+    """A kernel that is differentiable once, like fused attention."""
+
+    @staticmethod
+    def forward(ctx, x):  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos()
+
+
+class Fused(nn.Module):
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(matrix)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Once.apply(x.flatten(1) @ self.matrix.T)  # pyright: ignore[reportReturnType]
+
+
+def test_scoring_needs_no_second_derivative():
+    matrix = torch.randn(6, 9, dtype=torch.float64, generator=seeded(5))
+    scorer, batch = grey(Fused(matrix), 3), images(2, 3)
+    with pytest.warns(UserWarning, match="using difference"):
+        found = scorer.score(batch, "rsvd", k=4)
+    leading = scorer.spectrum(batch)[:, :4].log().sum(dim=1)
+    torch.testing.assert_close(found, leading, rtol=0, atol=0.05)
+
+
 def test_the_chunk_changes_no_number():
     batch = images(5, 16, channels=3)
     results = []
@@ -281,7 +314,7 @@ def test_bad_settings_are_refused(options, message):
 
 def test_a_size_that_does_not_fit_the_patches_names_the_nearest():
     model = tiny_vit()
-    with pytest.raises(InputError, match="image_size 20 is not a multiple .* 8: use 16 or 24"):
+    with pytest.raises(InputError, match=r"image_size 20 is not a multiple .* 8: use 16 or 24"):
         JEPAScorer(model, mean=[0.5] * 3, std=[0.5] * 3, image_size=20)
     with pytest.raises(InputError, match="use 8"):
         JEPAScorer(model, mean=[0.5] * 3, std=[0.5] * 3, image_size=5)

@@ -94,6 +94,12 @@ def test_a_run_depends_on_its_seed_and_touches_no_global_generator(dataset):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+def test_processes_that_read_change_nothing(dataset):
+    alone, helped = Fit(), Fit()
+    assert train(alone, dataset) == train(helped, dataset, workers=1)
+    assert torch.equal(alone.layer.weight, helped.layer.weight)
+
+
 def test_a_checkpoint_of_another_run_is_refused_by_name(dataset, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(Fit(15), dataset, tmp_path)
@@ -117,7 +123,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(dataset, tmp_path):
             loss = super().forward(batch, generator)
             return loss / 0 if self.steps == 14 else loss
 
-    with pytest.raises(InputError, match="not finite at step 20.*smaller learning rate"):
+    with pytest.raises(InputError, match=r"not finite at step 20.*smaller learning rate"):
         train(Broken(), dataset, tmp_path)
     assert json.loads((tmp_path / CHECKPOINT / "state.json").read_text())["step"] == 10
 
@@ -153,7 +159,7 @@ def test_batches_depend_on_their_number_alone(size, batch_size, first, count, se
 def test_a_pass_shows_every_image_once():
     batches = list(SeededBatches(24, 6, 1, 0, 8))
     for start in (0, 4):
-        assert sorted(sum(batches[start : start + 4], [])) == list(range(24))
+        assert sorted(index for batch in batches[start : start + 4] for index in batch) == list(range(24))
     assert batches[:4] != batches[4:]
 
 

@@ -14,7 +14,7 @@ from assay.methods.dualgraph.checkers import Checker
 from assay.methods.dualgraph.citations import check_claims, claims, effective, precision
 from assay.methods.dualgraph.readers import Unreadable, read_file
 from assay.methods.dualgraph.records import CitationRow, Document, ReadFailed
-from assay.methods.dualgraph.references import ListedReference, parse_report
+from assay.methods.dualgraph.references import ListedReference, parse_report, written_address
 from assay.methods.dualgraph.research_run import ResearchRun
 from assay.methods.dualgraph.run_folder import REPORT
 
@@ -67,8 +67,9 @@ def audit_run(folder: Path, checker: Checker) -> Audit:
     stored: dict[str, list[str]] = {}
     for piece in run.evidence.values():
         page = run.documents[piece.sha256].text
-        if page not in stored.setdefault(piece.source_url, []):
-            stored[piece.source_url].append(page)
+        pages = stored.setdefault(written_address(piece.source_url), [])
+        if page not in pages:
+            pages.append(page)
     return _audit(text, lambda reference: stored.get(reference.url, []), checker)
 
 

@@ -96,10 +96,10 @@ def run(trial: Trial) -> dict[str, float]:
     task = tasks[number]
     web = [SharedWeb(open_backend(name), number) for name in search]
     config = ResearchConfig(language=task.language, checker="combined", seed=trial.seed)
-    if trial.arm == "outline-equal-tokens":
-        allowed = _researched("dualgraph", task.prompt, model, web, config).tokens
-        config = dataclasses.replace(config, max_iter=MOST_ROUNDS, budget=Budget(tokens=allowed))
-        config = dataclasses.replace(config, early_stop=False)
+    if trial.setting["limit"] == "tokens" and trial.arm != "dualgraph":
+        # As many tokens as dualgraph has spent on this task.
+        budget = Budget(tokens=_researched("dualgraph", task.prompt, model, web, config).tokens)
+        config = dataclasses.replace(config, max_iter=MOST_ROUNDS, early_stop=False, budget=budget)
     finished = _researched(trial.arm, task.prompt, model, web, config)
     pages = {page.url: page.text for page in finished.documents.values()}
     judging = open_model(judge)
@@ -134,10 +134,9 @@ def _researched(
     arm: str, prompt: str, model: str, web: list[SharedWeb], config: ResearchConfig
 ) -> ResearchRun:
     """The finished run of an arm; its folder is in the cache, so that an interrupted one goes on."""
-    policy = arm.partition("-")[0]
-    if policy not in ("linear", "outline", "dualgraph"):
+    if arm not in ("linear", "outline", "dualgraph"):
         raise ValueError(f"unknown arm {arm!r}")
-    config = dataclasses.replace(config, policy=policy)
+    config = dataclasses.replace(config, policy=arm)
     key = {"prompt": prompt, "model": model, "web": [one.name for one in web]}
     folder = cache_folder() / "dualgraph-bench" / content_hash(key | dataclasses.asdict(config))
     return research(prompt, llm=model, search=web, config=config, run_dir=folder)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.errors import InputError, require
-from assay.methods.dualgraph.comparison import Comparison, closest_by_words, compare
+from assay.methods.dualgraph.comparison import closest_by_words, compare
 from assay.methods.dualgraph.embeddings import Encoder, default_encoder
 from assay.methods.dualgraph.records import ChatModel, InvalidOutput
 from assay.methods.dualgraph.safety import DATA_RULE, delimited
@@ -65,7 +65,7 @@ class LexicalChecker(_Scoring):
     def scores(self, claims: Sequence[str], sources: Sequence[str]) -> Float[np.ndarray, " n"]:
         """See `Checker.scores`."""
         pairs = _paired(claims, sources)
-        return np.array([_gate(c) * c.recall for c in (compare(*pair) for pair in pairs)], dtype=np.float64)
+        return np.array([compare(*pair).support for pair in pairs], dtype=np.float64)
 
 
 class EmbeddingChecker(_Scoring):
@@ -109,14 +109,10 @@ class CombinedChecker(_Scoring):
     def scores(self, claims: Sequence[str], sources: Sequence[str]) -> Float[np.ndarray, " n"]:
         """See `Checker.scores`."""
         compared = [compare(*pair) for pair in _paired(claims, sources)]
-        recall = np.array([c.recall for c in compared], dtype=np.float64)
-        gate = np.array([_gate(c) for c in compared], dtype=np.float64)
-        return gate * (recall + self._embedding.scores(claims, sources)) / 2
-
-
-def _gate(comparison: Comparison) -> float:
-    """1 when the facts hold, else less than a half, the less the more of them are missing."""
-    return 1.0 if comparison.facts_hold else 0.5 / (len(comparison.missing) + comparison.denied)
+        support = np.array([c.support for c in compared], dtype=np.float64)
+        # What halves the support halves the cosine too: an embedding does not see it.
+        gate = np.array([1.0 if c.facts_hold else 0.5 / (len(c.missing) + c.denied) for c in compared])
+        return (support + gate * self._embedding.scores(claims, sources)) / 2
 
 
 def _paired(claims: Sequence[str], sources: Sequence[str]) -> list[tuple[str, str]]:

@@ -102,19 +102,14 @@ def claims(text: str) -> list[Claim]:
             sentence = without_emphasis(_tidy(sentences[place].text))
             opening = max(before.get(place, sentences[place].start), sentences[place].start)
             part = without_emphasis(_tidy(blank[opening : min(run[0].start, sentences[place].end)]))
-            whole = len(content_words(part)) < _LEAST_CLAIM or _is_last(run, here, sentences, place, before)
+            alone = sum(sentence_at(sentences, marker.start) == place for marker in here) == len(run)
+            whole = alone or len(content_words(part)) < _LEAST_CLAIM
             before[place] = run[-1].end
             beside = tuple(dict.fromkeys(i for marker in run for i in marker.ids))
             for marker in run:
                 place_in_text = (start + marker.start, start + marker.end)
                 found.append(Claim(sentence if whole else part, sentence, marker.ids, beside, place_in_text))
     return found
-
-
-def _is_last(run, here, sentences, place: int, before: Mapping[int, int]) -> bool:
-    """Whether a sentence has this one run of markers: then it supports all of the sentence."""
-    alone = [marker for marker in here if sentence_at(sentences, marker.start) == place]
-    return place not in before and len(alone) == len(run)
 
 
 def _runs(here: Sequence[Marker], blank: str) -> Iterator[list[Marker]]:
@@ -200,7 +195,7 @@ def _rewritten(text: str, kept: Mapping[tuple[int, int], Sequence[int]]) -> str:
         if ids:
             pieces += [before, f"[{', '.join(str(i) for i in ids)}]"]
         else:
-            pieces.append(before.rstrip(" \t") if before.strip() else before)
+            pieces.append(before.rstrip(" \t"))
         at = marker.end
     return "".join([*pieces, text[at:]])
 

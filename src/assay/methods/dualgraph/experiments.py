@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -25,6 +26,8 @@ DOCS_PLAN = Plan(queries=80, per_round=10, from_graph=5)
 # Rounds are counted until this share of all relations is found.
 REACHED = 0.75
 CLAIMS_A_TRIAL = 40
+# The checks were developed on sentences that smaller seeds draw.
+FIRST_FRESH_SEED = 10_000
 LOOP_ROUNDS, LOOP_TOKENS = 4, 60_000
 RESUME_ROUNDS = 2
 ROC_GRID = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -82,31 +85,37 @@ def _measured(
 ) -> dict[str, float]:
     """Recall by kind of relation after every round, and what follows from it.
 
-    `twice@q` is the share of all gold relations that two passages state by then, `rounds` the round in which
-    `REACHED` of the relations are found (one more than there are if never), `growth` the recall gained
-    after the second round, `reachable` the share of hidden relations that a query for both names would find.
+    `recall:q` and its like are the points of curves, `recall@q` those that claims are about. `twice` is the
+    share of all gold relations that two passages state, `rounds` the round in which `REACHED` of the
+    relations are found (one more than there are if never), `growth` the recall gained after the second
+    round, `reachable` the share of hidden relations that a query for both names would find.
     """
     kinds = sorted(set(corpus.gold.values()))
     totals = {kind: sum(value == kind for value in corpus.gold.values()) for kind in kinds}
-    measured: dict[str, float] = {}
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
     for state in rounds:
-        found = {kind: sum(corpus.gold[two] == kind for two in state.found) for kind in kinds}
-        measured[f"recall@{state.queries}"] = len(state.found) / len(corpus.gold)
-        measured[f"twice@{state.queries}"] = sum(n >= 2 for n in state.found.values()) / len(corpus.gold)
-        for name, value in (("nodes", state.nodes), ("edges", state.edges)):
-            measured[f"{name}@{state.queries}"] = float(value)
+        known = {
+            "recall": len(state.found) / len(corpus.gold),
+            "twice": sum(n >= 2 for n in state.found.values()) / len(corpus.gold),
+            "nodes": float(state.nodes),
+            "edges": float(state.edges),
+        }
         if len(kinds) > 1:
-            measured |= {f"{kind}@{state.queries}": found[kind] / totals[kind] for kind in kinds}
-    last, second = rounds[-1].queries, rounds[1].queries
-    reached = [
-        number for number, state in enumerate(rounds, 1) if len(state.found) >= REACHED * len(corpus.gold)
-    ]
+            for kind in kinds:
+                known[kind] = sum(corpus.gold[two] == kind for two in state.found) / totals[kind]
+        for name, value in known.items():
+            curves[name][state.queries] = value
+    first, second, last = rounds[0].queries, rounds[1].queries, rounds[-1].queries
+    measured = {f"{name}:{q}": value for name, curve in curves.items() for q, value in curve.items()}
+    for name in [name for name in curves if name not in ("nodes", "edges")]:
+        measured |= {f"{name}@{q}": curves[name][q] for q in (second, 4 * first, last) if q in curves[name]}
+    reached = [q // first for q, recall in curves["recall"].items() if recall >= REACHED]
     measured["rounds"] = float(reached[0] if reached else len(rounds) + 1)
-    measured["growth"] = measured[f"recall@{last}"] - measured[f"recall@{second}"]
-    measured["false_edges"] = rounds[-1].edges - len(rounds[-1].found)
+    measured["growth"] = curves["recall"][last] - curves["recall"][second]
+    measured["false_edges"] = float(rounds[-1].edges - len(rounds[-1].found))
     if "bridge" in kinds:
-        measured["bridge_lead"] = measured[f"bridge@{last}"] - measured[f"intra@{last}"]
-        measured["bridge_growth"] = measured[f"bridge@{last}"] - measured[f"bridge@{second}"]
+        measured["bridge_lead"] = curves["bridge"][last] - curves["intra"][last]
+        measured["bridge_growth"] = curves["bridge"][last] - curves["bridge"][second]
     hidden = [two for two, kind in corpus.gold.items() if kind in ("bridge", "linked")]
     measured["reachable"] = float(
         np.mean([_answers(corpus, search.search(" ".join(two), plan.results, ()), two) for two in hidden])
@@ -146,8 +155,9 @@ def run_citations(trial: Trial) -> dict[str, float]:
     if fault not in citation_faults.FAULTS or wording not in citation_faults.WORDINGS:
         raise ValueError(f"unknown fault {fault!r} or wording {wording!r}")
     documented = documentation()
-    right = citation_faults.cited_claims(documented, CLAIMS_A_TRIAL, trial.seed, fault=fault)
-    wrong = citation_faults.with_fault(right, documented, fault, trial.seed)
+    seed = FIRST_FRESH_SEED + trial.seed
+    right = citation_faults.cited_claims(documented, CLAIMS_A_TRIAL, seed, fault=fault)
+    wrong = citation_faults.with_fault(right, documented, fault, seed)
     checker = load_checker(trial.arm)
     rewrite: Callable[[str], str] = citation_faults.reworded if wording == "reworded" else str
     of_right, of_wrong = (

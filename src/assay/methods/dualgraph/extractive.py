@@ -17,7 +17,9 @@ import numpy as np
 from jaxtyping import Float
 
 from assay.errors import InputError
+from assay.methods.dualgraph.checkers import load_checker
 from assay.methods.dualgraph.embeddings import Encoder, default_encoder
+from assay.methods.dualgraph.extractive_extraction import extract
 from assay.methods.dualgraph.extractive_outline import (
     in_turn,
     judge_outline,
@@ -25,14 +27,10 @@ from assay.methods.dualgraph.extractive_outline import (
     updated_outline,
 )
 from assay.methods.dualgraph.gazetteer import (
-    NO_VERB,
-    Mention,
     candidates,
-    key,
     keyphrases,
     mentions,
     overlap,
-    relation,
     same_names,
 )
 from assay.methods.dualgraph.lexicon import POINTING
@@ -49,7 +47,6 @@ _LOOKED_AT = 16
 _QUOTES = 4
 _LINE_SENTENCES = 2
 _SECTION_SENTENCES = 14
-_NAMES_A_SENTENCE = 5
 _REFORMULATIONS = ("", "overview", "examples", "requirements and conditions", "limits and problems")
 
 
@@ -242,7 +239,6 @@ class ExtractiveModel:
         options: list[tuple[str, int]] = []
         for identifier in evidence:
             for sentence in split_sentences(content.get(identifier, "")):
-                # A sentence that points back needs the one before it, which the evidence then holds: both go.
                 if _is_prose(sentence.text) and _same(sentence.text) not in used:
                     options.append((sentence.text, identifier))
         if not options or limit < 1:
@@ -276,8 +272,6 @@ class ExtractiveModel:
         return {"text": " ".join(sentences[i] for i in sorted(kept))}
 
     def _check(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        from assay.methods.dualgraph.checkers import load_checker
-
         checker = load_checker("combined", encoder=self.encoder)
         score = float(checker.scores([data["claim"]], [data["source"]])[0])
         return {"supported": score >= checker.threshold, "score": round(score, 6)}
@@ -330,94 +324,6 @@ def take_turns(types: Sequence[str], limit: int) -> list[int]:
         if not waiting[turn]:
             del waiting[turn]
     return taken
-
-
-def extract(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Names and relations of a batch of evidence: names in one sentence, linked by the verb between them.
-
-    Args:
-        data: `question`; `core` (names); `nodes` ({name, is_core, aliases}); `batch` ({query, evidence: {id,
-            title, content}}); `max_new_concepts`.
-
-    Returns:
-        `nodes` ({name, is_core}) that are new, `edges` ({source, target, relation, evidence}).
-    """
-    evidence = [item for entry in data["batch"] for item in entry["evidence"]]
-    spelling: dict[str, str] = {}
-    core: dict[str, None] = dict.fromkeys(data.get("core", ()))
-    for node in data.get("nodes", ()):
-        spelling |= {node["name"]: node["name"]} | dict.fromkeys(node.get("aliases", ()), node["name"])
-        if node["is_core"]:
-            core[node["name"]] = None
-    spelling |= {name: name for name in core}
-    fresh_core = [] if core else _core_names(data["question"], [item["content"] for item in evidence])
-    core |= dict.fromkeys(fresh_core)
-    spelling |= {name: name for name in fresh_core}
-    fresh = _new_concepts(evidence, spelling, set(core), int(data["max_new_concepts"]))
-    spelling |= {name: name for name in fresh}
-    edges: dict[tuple[str, str, str], set[int]] = {}
-    for item in evidence:
-        for sentence in split_sentences(item["content"]):
-            for source, target, verb in _relations(sentence.text, spelling, core):
-                edges.setdefault((source, target, verb), set()).add(item["id"])
-    nodes = [{"name": name, "is_core": True} for name in fresh_core]
-    nodes += [{"name": name, "is_core": False} for name in fresh]
-    listed = [
-        {"source": source, "target": target, "relation": verb, "evidence": sorted(ids)}
-        for (source, target, verb), ids in edges.items()
-    ]
-    return {"nodes": nodes, "edges": listed}
-
-
-def _core_names(question: str, contents: Sequence[str]) -> list[str]:
-    """The question's phrases that the evidence mentions; single words of it where no phrase is mentioned."""
-    text = "\n\n".join(contents)
-    phrases = [phrase for phrase in keyphrases(question) if mentions(text, [phrase])]
-    if phrases:
-        return phrases
-    single = [
-        word for word in dict.fromkeys(words(question)) if content_words(word) and mentions(text, [word])
-    ]
-    return sorted(single, key=lambda word: -len(mentions(text, [word])))[:3]
-
-
-def _new_concepts(
-    evidence: Sequence[Mapping[str, Any]], known: Mapping[str, str], core: set[str], limit: int
-) -> list[str]:
-    """The names that most often share a sentence with a known one, and most often with a core entity."""
-    known_keys = {key(name) for name in known}
-    weight: Counter[str] = Counter()
-    spelt: dict[str, str] = {}
-    for item in evidence:
-        names = [name for name in candidates(item["content"], item["title"]) if key(name) not in known_keys]
-        for sentence in split_sentences(item["content"]):
-            near = {known[mention.name] for mention in mentions(sentence.text, known)}
-            if near:
-                for mention in mentions(sentence.text, names):
-                    spelt.setdefault(key(mention.name), mention.name)
-                    weight[key(mention.name)] += 2 if near & core else 1
-    order = sorted(weight, key=lambda name: (-weight[name], name))
-    return [spelt[name] for name in order[: max(0, limit)]]
-
-
-def _relations(
-    sentence: str, spelling: Mapping[str, str], core: Mapping[str, Any]
-) -> list[tuple[str, str, str]]:
-    """(source, target, relation) of a sentence's names: neighbours, and every pair with a core entity."""
-    found: list[Mention] = []
-    for mention in mentions(sentence, spelling):
-        if all(spelling[mention.name] != spelling[other.name] for other in found):
-            found.append(mention)
-    found = found[:_NAMES_A_SENTENCE]
-    triples = []
-    for i, left in enumerate(found):
-        for j in range(i + 1, len(found)):
-            source, target = spelling[left.name], spelling[found[j].name]
-            if j == i + 1:
-                triples.append((source, target, relation(sentence[left.end : found[j].start])))
-            elif source in core or target in core:
-                triples.append((source, target, NO_VERB))
-    return triples
 
 
 def _is_prose(text: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from assay.errors import InputError
 from assay.methods.dualgraph.concurrency import concurrent_map, search_many
 from assay.methods.dualgraph.model_calls import ModelCaller
 from assay.methods.dualgraph.records import (
@@ -92,6 +93,9 @@ def gather(
 
     Returns:
         By query, the ids of new evidence.
+
+    Raises:
+        InputError: a result is of a back end that is not there any more.
     """
     step = f"{iteration}/gather"
     chosen: list[tuple[int, Hit]] = []
@@ -102,6 +106,12 @@ def gather(
             state.seen.add(hit.key)
             chosen.append((place, hit))
     by_name = {backend.name: backend for backend in backends}
+    unknown = {hit.backend for _, hit in chosen} - set(by_name)
+    if unknown:
+        raise InputError(
+            f"results of {', '.join(sorted(unknown))} are still to be read: resume with the same search back "
+            f"ends, spelt as before (now: {', '.join(by_name)})"
+        )
     documents = concurrent_map(
         lambda item: by_name[item[1].backend].read(item[1]), chosen, state.config.concurrency
     )

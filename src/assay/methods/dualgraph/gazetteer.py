@@ -46,20 +46,29 @@ def keyphrases(question: str, limit: int = 6) -> list[str]:
     rest = question
     for name in named:
         rest = re.sub(rf"(?<!\w){re.escape(name)}(?:\(\))?(?!\w)", " | ", rest)
+    tokens = re.findall(r"[^\W_][\w'’-]*|[^\w\s]", rest)
     runs: list[list[str]] = [[]]
-    after_name = False
-    for token in re.findall(r"[^\W_][\w'’-]*|[^\w\s]", rest):
-        folded = token.casefold()
-        if folded in STOP_WORDS or folded in NEGATIONS or folded in ASKING or not folded[0].isalnum():
+    for i, token in enumerate(tokens):
+        if not _says_something(token):
             runs.append([])
-        elif not (after_name and stem(folded) in _STEMS):
-            # In "find_package locates packages" the verb is what is asked, the noun what it is about.
+        elif not (i and tokens[i - 1] == "|" and _is_verb(token, tokens[i + 1 : i + 2])):
             runs[-1].append(token)
-        after_name = token == "|"
     phrases = [" ".join(run[:4]) for run in runs if run]
     found = {key(phrase): phrase for phrase in reversed([*named, *phrases]) if key(phrase)}
     ordered = sorted(found.values(), key=lambda phrase: question.casefold().find(phrase.casefold()))
     return ordered[:limit]
+
+
+def _says_something(token: str) -> bool:
+    folded = token.casefold()
+    return folded[0].isalnum() and folded not in STOP_WORDS | NEGATIONS | ASKING
+
+
+def _is_verb(token: str, following: Sequence[str]) -> bool:
+    """Whether a word right after a name is what the question asks of it: "does find_package locate packages",
+    "how do Kestrel and Harrier hunt?"."""
+    alone = token.islower() and not (following and _says_something(following[0]))
+    return alone or stem(token.casefold()) in _STEMS
 
 
 def _names_in(text: str) -> list[str]:
@@ -133,22 +142,25 @@ def mentions(sentence: str, known: Iterable[str]) -> list[Mention]:
 
 
 def relation(between: str) -> str:
-    """The verb phrase between two names, at most five words; `mentioned with` where there is none."""
+    """The verb phrase between two names, at most five words; `mentioned with` where there is none.
+
+    It begins with a known verb, or it is the only word that says something and looks like a verb ("hunts").
+    """
     tokens = re.findall(r"[^\W\d_][\w'’-]*|[^\w\s]", between)
-    for i, token in enumerate(tokens[:12]):
-        if token[0].isalpha() and stem(token.casefold()) in _STEMS:
-            phrase: list[str] = []
-            for word in tokens[max(0, i - 1) : i + 5]:
-                if not phrase and word.casefold() not in NEGATIONS and word != token:
-                    continue
-                if not word[0].isalpha():
-                    break
-                phrase.append(word.casefold())
-            while len(phrase) > 1 and phrase[-1] in ("a", "an", "the", "its", "their", "this", "that"):
-                phrase.pop()
-            if any(word not in STOP_WORDS for word in phrase) or len(phrase) > 0:
-                return " ".join(phrase)
-    return NO_VERB
+    start = next((i for i, token in enumerate(tokens[:12]) if stem(token.casefold()) in _STEMS), None)
+    if start is None:
+        said = [token for token in tokens if token.casefold() not in STOP_WORDS]
+        alone = len(said) == 1 and said[0].islower() and said[0].endswith(("s", "ed"))
+        return said[0] if alone else NO_VERB
+    first = start - 1 if start and tokens[start - 1].casefold() in NEGATIONS else start
+    phrase: list[str] = []
+    for token in tokens[first : start + 5]:
+        if not token[0].isalpha():
+            break
+        phrase.append(token.casefold())
+    while len(phrase) > 1 and phrase[-1] in ("a", "an", "the", "its", "their", "this", "that"):
+        phrase.pop()
+    return " ".join(phrase)
 
 
 def same_names(named: Sequence[tuple[int, str]]) -> list[list[int]]:

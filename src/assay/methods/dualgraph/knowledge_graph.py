@@ -27,20 +27,32 @@ class KnowledgeGraph:
     Nodes are unique by name and alias (letter case apart), edges by source, target and relation (likewise).
     Core entities, which the question asks about, are never merged and never removed.
 
+    Args:
+        nodes: nodes to start with.
+        edges: relations to start with.
+        used: the largest ids of nodes and of edges that were ever given, where some were removed since.
+
     Attributes:
         nodes: id -> node.
         edges: id -> edge.
     """
 
-    def __init__(self, nodes: Iterable[Node] = (), edges: Iterable[Edge] = ()) -> None:
+    def __init__(
+        self, nodes: Iterable[Node] = (), edges: Iterable[Edge] = (), used: tuple[int, int] = (0, 0)
+    ) -> None:
         self.nodes: dict[int, Node] = {node.id: node for node in nodes}
         self.edges: dict[int, Edge] = {edge.id: edge for edge in edges}
         self._by_name: dict[str, int] = {}
         self._by_key: dict[tuple[int, int, str], int] = {_key(edge): edge.id for edge in self.edges.values()}
-        self._next_node = max(self.nodes, default=0) + 1
-        self._next_edge = max(self.edges, default=0) + 1
+        self._next_node = max([*self.nodes, used[0]]) + 1
+        self._next_edge = max([*self.edges, used[1]]) + 1
         for node in self.nodes.values():
             self._index(node)
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """The largest ids of nodes and of edges that were ever given."""
+        return self._next_node - 1, self._next_edge - 1
 
     def find(self, name: str) -> int | None:
         """Id of the node with this name or alias, letter case and spaces apart."""

@@ -7,6 +7,7 @@ CMake's documentation; names and sentences are compared by hashed words, so that
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Collection
 from dataclasses import replace
@@ -20,6 +21,8 @@ from assay.methods.dualgraph.extractive import ExtractiveModel
 from assay.methods.dualgraph.records import Budget, Document, Hit, ResearchConfig
 from assay.methods.dualgraph.research_run import ResearchRun, research
 from assay.methods.dualgraph.simulation import PassageSearch
+
+_WORD = re.compile(r"\w+")
 
 
 class CorpusBackend:
@@ -71,15 +74,13 @@ def run_loop(corpus: Corpus, search: PassageSearch, config: ResearchConfig) -> d
     """One question, researched to the end: tokens, queries, citations, the graph, and the relations found.
 
     `effective` counts supported citations, equal sentences of one source once; `recall` is the share of gold
-    relations that the text of some evidence mentions.
+    relations whose names the text of some evidence mentions together.
     """
     run = _research(corpus, search, config)
     supported = {(row.url, row.sentence) for row in run.citations if row.status == "supported"}
-    related = {
-        pair(*two)
-        for item in run.evidence.values()
-        for two in combinations(sorted({name for name in _names(corpus) if name in item.content}), 2)
-    }
+    names = {name for two in corpus.gold for name in two}
+    mentioned = [names & set(_WORD.findall(item.content)) for item in run.evidence.values()]
+    related = {pair(*two) for group in mentioned for two in combinations(sorted(group), 2)}
     return {
         "tokens": float(run.tokens),
         "queries": float(len(run.queries)),
@@ -91,10 +92,6 @@ def run_loop(corpus: Corpus, search: PassageSearch, config: ResearchConfig) -> d
         "precision": len([r for r in run.citations if r.status == "supported"]) / max(len(run.citations), 1),
         "recall": sum(two in related for two in corpus.gold) / len(corpus.gold),
     }
-
-
-def _names(corpus: Corpus) -> list[str]:
-    return sorted({name for two in corpus.gold for name in two})
 
 
 def _research(
@@ -120,8 +117,8 @@ class _Killed(BaseException):
 def run_resume(corpus: Corpus, search: PassageSearch, config: ResearchConfig) -> dict[str, float]:
     """Stop a run after each of its committed steps in turn and resume it.
 
-    `different` counts the steps after which the report or a table of the database differs from those of the
-    unbroken run, `extra_calls` is the largest number of model calls beyond its own.
+    `different` counts the steps after which the report, the graph, the outline, the queries or the citations
+    differ from those of the unbroken run; `extra_calls` is the largest number of model calls beyond its own.
     """
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)

@@ -13,11 +13,15 @@ _BRACKETED = re.compile(rf"(?<!\\)[\[【](\s*{_IDS}\s*)[\]】]")
 _CITATION_TAG = re.compile(r"\s*<citation>.*?</citation>", re.IGNORECASE | re.DOTALL)
 _IMAGE = re.compile(r"(?<!\\)!\[((?:\\.|[^\]\\])*)\](?:\([^)]*\)|\[[^\]]*\])?")
 _LINK = re.compile(r"(?<![\\!])\[((?:\\.|[^\]\\\[])*)\]\([^)\n]*\)")
-_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s.*$", re.MULTILINE)
-_AUTOLINK = re.compile(r"<(?:[a-z][a-z0-9+.-]{1,31}:|[^\s<>@]+@)[^>\s]*>", re.IGNORECASE)
+_DEFINITION = re.compile(r"^ {0,3}\[(?:\\.|[^\]\\\n])+\]:\s.*$", re.MULTILINE)
+_QUOTED_DEFINITION = re.compile(r"^([ \t>*+\-\d.)]*)\[(?=(?:\\.|[^\]\\\n])+\]:\s)", re.MULTILINE)
+_AUTOLINK = re.compile(r"(?<!\\)<(?:[a-z][a-z0-9+.-]{1,31}:|[^\s<>@]+@)[^>\s]*>", re.IGNORECASE)
 _TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
+# Only what every reader takes for code: fences at the margin, spans within a line and a cell of a table.
 _CODE = re.compile(
-    r"^[ \t]*(```+|~~~+)[^\n]*\n.*?(?:^[ \t]*\1|\Z)|(?<![`\\])(`+)(?!`).+?(?<!`)\2(?!`)", re.M | re.S
+    r"^(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})[^\n]*\n.*?(?:^[ \t]*(?P=fence)|\Z)"
+    r"|(?<![`\\])(?P<ticks>`+)(?!`)[^\n|]+?(?<!`)(?P=ticks)(?!`)",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -82,6 +86,9 @@ def _linkless(text: str) -> str:
     text = _IMAGE.sub(r"\1", text)
     text = _LINK.sub(r"\1", text)
     text = _AUTOLINK.sub("", text)
+    # What is left of links with brackets in their words, and of definitions in quotes and lists.
+    text = _QUOTED_DEFINITION.sub(r"\1\\[", text)
+    text = re.sub(r"(?<!\\)\](?=\()", r"\\]", text)
     return _TAG.sub(r"\\<", text)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 
-# Every run of arbitrary characters between two marks has a limit: texts come from strangers, and a mark that is
-# never closed must not be searched for to the end of the text, from each of its copies.
+# Every run of arbitrary characters between two marks has a limit: texts come from strangers, and a mark that
+# is never closed must not be searched for to the end of the text, from each of its copies.
 _FRONT_MATTER = re.compile(r"\A---\n(.*?\n)(?:---|\.\.\.)\n", re.DOTALL)
 _MARKDOWN = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
-        r"<!--(?:[^-]|-(?!->)){0,5000}-->()",
         r"!\[([^\]\n]{0,300})\]\([^)\n]{0,2000}\)",
         r"\[([^\]\n]{1,300})\](?:\([^)\n]{0,2000}\)|\[[^\]\n]{0,300}\])",
         r"^[ \t]*\[[^\]\n]{1,300}\]:[ \t]*\S.*$()",
@@ -25,7 +24,7 @@ _MARKDOWN = tuple(
         r"`{1,2}(?!`)([^`\n]+)`{1,2}(?!`)",
     )
 )
-_FENCED = re.compile(r"^(```+|~~~+)[^\n]*\n.*?(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^\1[`~]*+[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _MARKDOWN_HEADING = re.compile(
     r"^ {0,3}#{1,6}[ \t]+(.*?)[ \t]*#*$|^(\S[^\n]*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE
 )
@@ -44,21 +43,30 @@ def without_markdown(text: str) -> tuple[str, str]:
         text = "\n" * front.group().count("\n") + text[front.end() :]
     parts, start = [], 0
     for block in _FENCED.finditer(text):
-        parts += [_shown(text[start : block.start()], _MARKDOWN), block.group()]
+        parts += [_shown(_without_comments(text[start : block.start()]), _MARKDOWN), block.group()]
         start = block.end()
-    text = "".join((*parts, _shown(text[start:], _MARKDOWN)))
+    text = "".join((*parts, _shown(_without_comments(text[start:]), _MARKDOWN)))
     heading = _MARKDOWN_HEADING.search(text)
     return title or ((heading[1] or heading[2] or "").strip() if heading else ""), text
+
+
+def _without_comments(text: str) -> str:
+    parts, start = [], 0
+    while (opened := text.find("<!--", start)) >= 0 and (closed := text.find("-->", opened)) >= 0:
+        parts += [text[start:opened], "\n" * text.count("\n", opened, closed)]
+        start = closed + 3
+    return "".join((*parts, text[start:]))
 
 
 _ROLES = tuple(
     re.compile(pattern)
     for pattern in (
-        # Roles and links show their own words where they have them, else what they name.
-        r":[\w.+-]+(?::[\w.+-]+)?:`([^`<]{1,300}?)\s{0,80}<[^`>]{0,500}>`",
+        # Roles and links show their own words where they have them, else what they name. Without a space
+        # before it, `<` is part of a name (CMAKE_<LANG>_FLAGS).
+        r":[\w.+-]+(?::[\w.+-]+)?:`([^`<]{1,300}?)\s{1,80}<[^`]{0,500}>`",
         r":[\w.+-]+(?::[\w.+-]+)?:`[~!]?([^`]{1,800})`",
         r"``([^`]+(?:`[^`]+)*)``",
-        r"`([^`<]{1,300}?)\s{0,80}<[^`>]{0,2000}>`__?",
+        r"`([^`<]{1,300}?)\s{1,80}<[^`]{0,2000}>`__?",
         r"`([^`]+)`(?:__?)?",
         r"\*\*(?<!\w\*\*)(?=\S)([^*\n]+?)\*\*(?!\w)",
         r"\*(?<![\w*]\*)(?=[^\s*])([^*\n]+?)\*(?![\w*])",
@@ -80,6 +88,9 @@ _OPTION = re.compile(
     r"^[ \t]+:(?:maxdepth|caption|name|linenos|emphasize-lines|hidden|local|depth|class|glob):.*$()",
     re.MULTILINE,
 )
+# `name`\ s: the backslash only parts the mark from the letters. |name| stands for a text defined elsewhere.
+_PARTED = re.compile(r"(?<=[`|_])\\ ()")
+_SUBSTITUTION = re.compile(r"\|([A-Za-z][\w.-]{0,80})\|_{0,2}")
 _LITERAL_FOLLOWS = re.compile(r":(:)$", re.MULTILINE)
 # A line of one repeated mark underlines the title above it.
 _UNDERLINE = re.compile(r"^([=\-~^\"'*+#.:_`])\1{2,}[ \t]*$", re.MULTILINE)
@@ -95,7 +106,7 @@ def without_rst(text: str) -> tuple[str, str]:
         if line.lstrip().startswith(".. "):
             explicit = _EXPLICIT.match(line.lstrip())
             lines[i] = next((shown for shown in explicit.groups() if shown), "") if explicit else line
-    text = _shown("\n".join(lines), (_OPTION, *_ROLES, _LITERAL_FOLLOWS))
+    text = _shown("\n".join(lines), (_OPTION, _PARTED, *_ROLES, _SUBSTITUTION, _LITERAL_FOLLOWS))
     return title, _UNDERLINE.sub("", text)
 
 

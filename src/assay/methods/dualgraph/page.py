@@ -20,7 +20,13 @@ from assay.methods.dualgraph.citations import effective, precision
 from assay.methods.dualgraph.extractive import EXTRACTIVE
 from assay.methods.dualgraph.graph_drawing import knowledge_drawing, outline_drawing
 from assay.methods.dualgraph.pricing import PRICES_DATE
-from assay.methods.dualgraph.references import ListedReference, parse_report, readable_address, safe_link
+from assay.methods.dualgraph.references import (
+    ListedReference,
+    parse_report,
+    readable_address,
+    safe_link,
+    written_address,
+)
 from assay.methods.dualgraph.report_html import report_html
 from assay.methods.dualgraph.writing import ENDINGS, WARNINGS
 
@@ -53,7 +59,7 @@ def page_html(run: ResearchRun) -> str:
     gaps = run.gaps(24) if run.kg.edges else []
     context: dict[str, Any] = {
         "question": run.question,
-        "ending": Markup(ENDINGS.get(run.status, run.status)).striptags().replace("**", ""),
+        "ending": ENDINGS.get(run.status, run.status.replace("_", " ")).replace("**", ""),
         "finished": run.status in ENDINGS and run.status != "budget",
         "facts": _facts(run),
         "extractive": any(row.model == EXTRACTIVE for row in run.ledger),
@@ -101,11 +107,12 @@ def _facts(run: ResearchRun) -> list[tuple[str, str]]:
 
 
 def _cited_evidence(run: ResearchRun) -> dict[str, list[int]]:
-    """The ids that the report cites, by address."""
+    """The ids that the report cites, by address as the report writes it."""
     cited: dict[str, list[int]] = {}
     for row in run.citations:
-        if row.status == "supported" and row.evidence_id not in cited.setdefault(row.url, []):
-            cited[row.url].append(row.evidence_id)
+        ids = cited.setdefault(written_address(row.url), [])
+        if row.status == "supported" and row.evidence_id not in ids:
+            ids.append(row.evidence_id)
     return cited
 
 

@@ -22,8 +22,10 @@ _ADDRESS = re.compile(
     rf"<([a-z][a-z0-9+.-]*:[^>\s]+)>|\]\(\s*<?({_PAIRED})>?[^)]*\)|((?:https?|file)://[^\s<>\"]+)",
     re.IGNORECASE,
 )
+# An address in angle brackets at the end is the entry's own, whatever its words contain.
+_LAST_ADDRESS = re.compile(r"(?<!\\)<([a-z][a-z0-9+.-]*:[^<>\s]*)>\s*\.?\s*$", re.IGNORECASE)
 _LINK = re.compile(
-    r"(?<!!)(\(\s*)?\[((?:\\.|[^\]\\\[])+)\]"
+    r"(?<![!\\])(\(\s*)?\[((?:\\.|[^\]\\\[])+)\]"
     rf"\(\s*<?((?:https?|file)://{_PAIRED})>?(?:\s+\"[^\"]*\")?\s*\)(\s*\))?",
     re.IGNORECASE,
 )
@@ -99,6 +101,8 @@ def _listed(text: str) -> dict[int, ListedReference]:
 
 
 def _title_and_url(text: str) -> tuple[str, str]:
+    if last := _LAST_ADDRESS.search(text):
+        return _title(text[: last.start()]) or last[1], last[1]
     address = _ADDRESS.search(text)
     if address is None:
         path = _FILE.search(text)
@@ -109,8 +113,19 @@ def _title_and_url(text: str) -> tuple[str, str]:
         # A bracket that was not opened in the address closes one of the sentence.
         while url.endswith(")") and url.count("(") < url.count(")"):
             url = url[:-1]
-    title = text[: address.start()] if not address[2] else re.sub(r"[\[\]]", "", text[: address.start()])
-    return " ".join(title.split()).rstrip(" .:—–-*_<(") or url, url
+    before = text[: address.start()]
+    return _title(re.sub(r"[\[\]]", "", before) if address[2] else before) or url, url
+
+
+def _title(text: str) -> str:
+    """The words before an address, without escapes and without what leads over to it."""
+    shown = re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", " ".join(text.split()))
+    return shown.rstrip(" .:—–-*_<(")
+
+
+def written_address(url: str) -> str:
+    """An address as a list of references writes it between angle brackets."""
+    return url.replace("<", "%3C").replace(">", "%3E").replace(" ", "%20")
 
 
 def readable_address(url: str) -> str:

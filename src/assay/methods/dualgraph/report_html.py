@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from assay.methods.dualgraph.citations import claims
 from assay.methods.dualgraph.markers import find_markers
 from assay.methods.dualgraph.records import CitationRow
-from assay.methods.dualgraph.references import ListedReference
+from assay.methods.dualgraph.references import ListedReference, written_address
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -52,7 +52,7 @@ def report_html(
     by_sentence: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         if row.status == "supported":
-            by_sentence.setdefault((row.sentence, row.url), []).append(row.evidence_id)
+            by_sentence.setdefault((row.sentence, written_address(row.url)), []).append(row.evidence_id)
     waiting = [(claim.ids, claim.sentence) for claim in claims(body)]
     cited = _Cited(waiting, references, evidence, by_sentence)
     return _markdown().render(body, {"cited": cited})
@@ -63,7 +63,7 @@ def _markdown() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     # Without links, images, HTML and definitions of addresses: a source comes from the list of references.
-    # Without joining, an escaped bracket stays apart from a bracket that opens a marker.
+    # Without joining, an escaped bracket is a token of its own, and no part of a marker.
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     markdown.disable(["link", "image", "autolink", "reference", "html_block", "html_inline", "text_join"])
     markdown.add_render_rule("text", _text)
@@ -80,15 +80,13 @@ def _heading(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env
 
 
 def _text(renderer: Any, tokens: Sequence[Any], index: int, options: Any, env: Any) -> str:
-    token = tokens[index]
-    if token.type == "text_special":
-        return escape(token.content)
+    content = tokens[index].content
     pieces, at = [], 0
-    for marker in find_markers(token.content):
-        pieces.append(escape(token.content[at : marker.start]))
+    for marker in find_markers(content):
+        pieces.append(escape(content[at : marker.start]))
         pieces.append(_links(marker.ids, env["cited"]))
         at = marker.end
-    return "".join([*pieces, escape(token.content[at:])])
+    return "".join([*pieces, escape(content[at:])])
 
 
 def _links(numbers: tuple[int, ...], cited: _Cited) -> str:

@@ -156,7 +156,7 @@ class ResearchRun:
             limit: chains at most, at least 5.
         """
         config = replace(self.config, policy="dualgraph", without=(), max_chains=limit)
-        graph = KnowledgeGraph(self.kg.nodes.values(), self.kg.edges.values())
+        graph = KnowledgeGraph(self.kg.nodes.values(), self.kg.edges.values(), self.kg.used)
         update_communities(graph, config)
         return plan_chains(graph, self._state.visited, config=config, similarity=default_encoder().encode)
 

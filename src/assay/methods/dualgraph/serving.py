@@ -94,8 +94,8 @@ def http_app(service: ResearchService, *, host: str = "127.0.0.1", key: str | No
     """
     if not is_loopback(host) and not key:
         raise InputError(
-            f"others can reach {host}: set the environment variable ASSAY_DUALGRAPH_KEY to a key that clients "
-            "have to send, or listen on 127.0.0.1"
+            f"others can reach {host}: set the environment variable ASSAY_DUALGRAPH_KEY to a key that "
+            "clients have to send, or listen on 127.0.0.1"
         )
     server = mcp_server(service)
     endpoints = _Endpoints(service)
@@ -232,8 +232,8 @@ class _Endpoints:
 def progress_line(progress: Progress) -> str:
     """Where a run is, in one line."""
     return (
-        f"round {progress.iteration}, {progress.step}: {progress.queries} searches, {progress.evidence} pieces "
-        f"of evidence, {progress.nodes} entities, {progress.edges} relations"
+        f"round {progress.iteration}, {progress.step}: {progress.queries} searches, "
+        f"{progress.evidence} pieces of evidence, {progress.nodes} entities, {progress.edges} relations"
     )
 
 

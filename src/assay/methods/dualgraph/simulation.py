@@ -30,6 +30,12 @@ FACETS = (
 _TOKEN = re.compile(r"\w+")
 
 
+def _facets() -> Iterator[str]:
+    """The facets, then two at a time: nobody runs out of wordings."""
+    yield from FACETS
+    yield from (" ".join(two) for two in combinations(FACETS, 2))
+
+
 class PassageSearch:
     """BM25 over passages (SQLite FTS5), in memory; a passage mentions any word of the query.
 
@@ -148,7 +154,7 @@ class Simulation:
 
     def _outline_queries(self, headings: Sequence[str], limit: int) -> list[str]:
         """The next lines of the outline that nothing was asked for: all headings' first facet comes first."""
-        lines = (f"{name} {facet}" for facet in FACETS for name in headings)
+        lines = (f"{name} {facet}" for facet in _facets() for name in headings)
         return list(islice((line for line in lines if line not in self._asked), limit))
 
     def _graph_queries(self, round_number: int, limit: int) -> list[str]:

@@ -203,7 +203,9 @@ class RunStore:
             CorruptRun: the content of the database does not make sense.
         """
         try:
-            run = self._db.execute("SELECT question, config, status, nonce, bound FROM runs").fetchone()
+            run = self._db.execute(
+                "SELECT question, config, status, nonce, bound, used_nodes, used_edges FROM runs"
+            ).fetchone()
             state = None if run is None else read_state(self._db, run)
         except (sqlite3.DatabaseError, InputError, KeyError, TypeError, ValueError) as error:
             raise CorruptRun(

@@ -12,7 +12,8 @@ topic.
 - `loop`: the whole loop with the extractive model on such questions, within equal rounds or equal tokens.
 - `citations`: right citations against the same with a fault, for each checker.
 - `resume`: a run stopped after every step in turn.
-- `bench`: DeepResearch Bench with hosted models; only at full scale.
+- `bench`: DeepResearch Bench with hosted models, within the paper's rounds, and with as many tokens for the
+  outline alone as dualgraph has spent; only at full scale.
 
 `random-pair` isn't in the paper. It asks for as many pairs of known names, drawn at random: only what beats
 it is owed to topology.
@@ -33,7 +34,6 @@ CONCENTRATIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CHECKERS = ("lexical", "embedding", "combined")
 FAULTS = ("source", "number", "name")
 WORDINGS = ("verbatim", "reworded")
-BENCH_ARMS = ("linear", "outline", "dualgraph", "outline-equal-tokens")
 BENCH_TASKS = 100
 
 
@@ -48,18 +48,21 @@ def trials(scale: Scale, seeds: int | None) -> Iterable[Trial]:
     many = scale == "full"
     if many:
         for task in range(1, BENCH_TASKS + 1):
-            yield from _each("bench", {"task": task}, BENCH_ARMS, 1)
+            yield from _each(
+                "bench", {"task": task, "limit": "rounds"}, ("linear", "outline", "dualgraph"), 1
+            )
+            yield from _each("bench", {"task": task, "limit": "tokens"}, ("outline", "dualgraph"), 1)
     yield from _each("resume", {}, ("dualgraph",), seeds or (10 if many else 2))
     for fault in FAULTS:
         for seed in range(seeds or (40 if many else 8)):
             for wording in WORDINGS:
                 setting = {"part": "citations", "fault": fault, "wording": wording}
                 yield from (Trial(arm, setting, seed) for arm in reversed(CHECKERS))
-    yield from _planted(seeds or (200 if many else 32), POLICIES + ABLATIONS, (1.0,), ("half", "all"))
-    yield from _planted(seeds or (200 if many else 24), SWEPT, CONCENTRATIONS[:-1], ("all",))
-    yield from _each("docs", {}, POLICIES + ABLATIONS, seeds or (200 if many else 60))
+    yield from _planted(seeds or (200 if many else 64), POLICIES + ABLATIONS, (1.0,), ("half", "all"))
+    yield from _planted(seeds or (200 if many else 32), SWEPT, CONCENTRATIONS[:-1], ("all",))
+    yield from _each("docs", {}, POLICIES + ABLATIONS, seeds or (200 if many else 120))
     for limit in ("rounds", "tokens"):
-        yield from _each("loop", {"limit": limit}, POLICIES, seeds or (100 if many else 32))
+        yield from _each("loop", {"limit": limit}, POLICIES, seeds or (100 if many else 48))
 
 
 def _planted(

@@ -391,7 +391,7 @@ REPRODUCIBLE = (
     ),
 )
 
-_BENCH: Mapping[str, Any] = {"part": "bench"}
+_BENCH: Mapping[str, Any] = {"part": "bench", "limit": "rounds"}
 HOSTED = (
     _more(
         "C6-fact-effective",
@@ -428,8 +428,8 @@ HOSTED = (
     _more(
         "C7-race-tokens",
         "race",
-        "outline-equal-tokens",
-        _BENCH,
+        "outline",
+        _BENCH | {"limit": "tokens"},
         "... also when the outline alone may spend as many tokens (which the paper doesn't test).",
         margin=1.0,
         cluster="task",

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Rows = Sequence[FinishedTrial]
-# An arm keeps its colour, marker and name in all figures.
+# An arm keeps its colour, marker and name in all figures; a variant of dualgraph shares its colour.
 ARMS = {
-    "linear": ("rewording the question", "C7", "x:"),
+    "linear": ("rewording the question", "0.5", "x:"),
     "outline": ("outline alone", "C1", "s-"),
     "random-pair": ("random pairs", "C3", "v-"),
     "dualgraph": ("dualgraph", "C0", "o-"),
     "no-enrich": ("without enrich", "C2", "^--"),
     "no-explore": ("without explore", "C4", "D--"),
     "no-communities": ("without communities", "C5", "P--"),
-    "degree-corrected": ("degree-corrected", "C6", "*--"),
+    "degree-corrected": ("degree-corrected", "C0", "*--"),
 }
 FOUR = ("linear", "outline", "random-pair", "dualgraph")
 CHECKERS = {
@@ -95,20 +95,32 @@ def _concentration(rows: Rows) -> Panel:
     last = _last(rows, "bridge")
     for arm in ("outline", "random-pair", "dualgraph", "no-enrich", "no-explore"):
         name, colour, style = ARMS[arm]
-        for axes, kind in ((left, "bridge"), (right, "intra")):
-            cells = [_values(_where(rows, concentration=level), arm, f"{kind}@{last}") for level in levels]
-            if all(cells):
-                axes.errorbar(levels, *_means(cells), fmt=style, color=colour, capsize=3, label=name)
-    for axes, what in ((left, "bridges"), (right, "relations within groups")):
-        axes.set(
-            xlabel="share of bridges between few groups", ylabel=f"share of {what} found", ylim=(0, None)
-        )
+        cells = [_by_seed(_where(rows, concentration=level), arm, f"bridge:{last}") for level in levels]
+        if not all(cells):
+            continue
+        means, errors = _means([list(cell.values()) for cell in cells])
+        left.errorbar(levels, means, errors, fmt=style, color=colour, capsize=3, label=name)
+        control = [
+            _by_seed(_where(rows, concentration=level), "random-pair", f"bridge:{last}") for level in levels
+        ]
+        if arm in ("dualgraph", "no-enrich") and all(control):
+            gains = [
+                [cell[seed] - other[seed] for seed in cell if seed in other]
+                for cell, other in zip(cells, control, strict=True)
+            ]
+            means, errors = _means(gains)
+            right.errorbar(levels, means, errors, fmt=style, color=colour, capsize=3, label=name)
+    right.axhline(0, color=ARMS["random-pair"][1], linewidth=0.8)
+    left.set(ylabel="share of bridges found", ylim=(0, None))
+    right.set(ylabel="bridges found beyond random pairs")
+    for axes in (left, right):
+        axes.set_xlabel("share of bridges between few groups")
     left.legend(fontsize="small")
     return Panel(
         figure,
         f"From bridges anywhere (0) to bridges between few groups only (1): what {last} queries find, all of "
-        "them from the graph. Means with 95% intervals. A policy that reads topology can only gain where "
-        "bridges cluster.",
+        "them from the graph. Means with 95% intervals; right: paired with random pairs. A policy that reads "
+        "topology can only gain where bridges cluster.",
     )
 
 
@@ -129,6 +141,8 @@ def _evidence(rows: Rows) -> Panel:
 
 
 def _loop(rows: Rows) -> Panel:
+    import matplotlib
+
     limits = [limit for limit in ("rounds", "tokens") if _where(rows, limit=limit)]
     metrics = (
         ("effective", "effective citations"),
@@ -136,6 +150,7 @@ def _loop(rows: Rows) -> Panel:
         ("tokens", "tokens"),
     )
     figure, all_axes = _subplots(len(metrics), width=3.6)
+    ink = matplotlib.rcParams["text.color"]
     for axes, (metric, label) in zip(all_axes, metrics, strict=True):
         for place, limit in enumerate(limits):
             for i, arm in enumerate(FOUR):
@@ -145,12 +160,19 @@ def _loop(rows: Rows) -> Panel:
                     mean, error = _means([values])
                     where = place * (len(FOUR) + 1) + i
                     axes.bar(
-                        where, mean, yerr=error, color=colour, capsize=3, label=name if place == 0 else None
+                        where,
+                        mean,
+                        yerr=error,
+                        color=colour,
+                        ecolor=ink,
+                        capsize=3,
+                        label=name if place == 0 else None,
                     )
         middles = [place * (len(FOUR) + 1) + (len(FOUR) - 1) / 2 for place in range(len(limits))]
         axes.set_xticks(middles, [f"equal {limit}" for limit in limits])
         axes.set_ylabel(label)
-    all_axes[1].legend(fontsize="x-small", loc="lower center")
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=len(FOUR))
     return Panel(
         figure,
         f"The whole loop with the extractive model ({_units(rows)} questions, means with 95% intervals), "
@@ -185,20 +207,20 @@ def _checkers(rows: Rows) -> Panel:
 
 
 def _curve(axes: Axes, rows: Rows, arm: str, metric: str) -> None:
-    """Means with 95% intervals of `metric@q` against q."""
+    """Means with 95% intervals of `metric:q` against q."""
     some = [row for row in rows if row.arm == arm]
     if not some:
         return
     name, colour, style = ARMS[arm]
     queries = _checkpoints(some[0], metric)
-    cells = [[row.measurements[f"{metric}@{q}"] for row in some] for q in queries]
+    cells = [[row.measurements[f"{metric}:{q}"] for row in some] for q in queries]
     mean, error = _means(cells)
     axes.plot(queries, mean, style, color=colour, markersize=4, label=name)
     axes.fill_between(queries, mean - error, mean + error, color=colour, alpha=0.12, linewidth=0)
 
 
 def _checkpoints(row: FinishedTrial, metric: str) -> list[int]:
-    return sorted(int(key.split("@")[1]) for key in row.measurements if key.startswith(f"{metric}@"))
+    return sorted(int(key.split(":")[1]) for key in row.measurements if key.startswith(f"{metric}:"))
 
 
 def _last(rows: Rows, metric: str) -> int:
@@ -215,6 +237,10 @@ def _where(rows: Rows, **setting: Any) -> list[FinishedTrial]:
 
 def _values(rows: Iterable[FinishedTrial], arm: str, metric: str) -> list[float]:
     return [row.measurements[metric] for row in rows if row.arm == arm]
+
+
+def _by_seed(rows: Iterable[FinishedTrial], arm: str, metric: str) -> dict[int, float]:
+    return {row.seed: row.measurements[metric] for row in rows if row.arm == arm}
 
 
 def _units(rows: Rows) -> int:

@@ -41,8 +41,8 @@ def write_state(db: sqlite3.Connection, state: RunState, old: RunState | None) -
     _write_report(db, state, old)
 
 
-def read_state(db: sqlite3.Connection, run: tuple[str, str, str, str, int]) -> RunState:
-    """The state in the database, given the row of the run (question, config, status, nonce, bound)."""
+def read_state(db: sqlite3.Connection, run: tuple[str, str, str, str, int, int, int]) -> RunState:
+    """The state in the database, given the row of the run, as `RunStore.load` reads it."""
     state = RunState(run[0], config_from(json.loads(run[1])), run[2], run[3], bound=run[4])
     for row in db.execute("SELECT * FROM queries ORDER BY id"):
         state.queries.append(QueryRow(*row[:6], errors=tuple(json.loads(row[6]))))
@@ -51,7 +51,7 @@ def read_state(db: sqlite3.Connection, run: tuple[str, str, str, str, int]) -> R
         state.documents[sha256] = Document(url, title, text, sha256, tuple(json.loads(pages)))
     for row in db.execute("SELECT * FROM evidence ORDER BY id"):
         state.evidence[row[0]] = _evidence(*row)
-    state.graph = _read_graph(db)
+    state.graph = _read_graph(db, (run[5], run[6]))
     state.outline = _read_outline(db)
     state.visited = {(u, v, kind) for u, v, kind in db.execute("SELECT u, v, type FROM visited")}
     for row in db.execute("SELECT * FROM chains ORDER BY rowid"):
@@ -70,12 +70,14 @@ def _write_run(db: sqlite3.Connection, state: RunState, old: RunState | None) ->
     if old is None:
         config = dump(config_values(state.config))
         db.execute(
-            "INSERT INTO runs (id, question, config, status, nonce, bound) VALUES (?, ?, ?, ?, ?, ?)",
-            (RUN, state.question, config, state.status, state.nonce, state.bound),
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            (RUN, state.question, config, state.status, state.nonce, state.bound, *state.graph.used),
         )
         return
     if state.status != old.status:
         db.execute("UPDATE runs SET status=?", (state.status,))
+    if state.graph.used != old.graph.used:
+        db.execute("UPDATE runs SET used_nodes=?, used_edges=?", state.graph.used)
     if state.bound != old.bound:
         db.execute("UPDATE runs SET bound=?", (state.bound,))
     if state.config != old.config:
@@ -123,7 +125,7 @@ def _write_graph(db: sqlite3.Connection, graph: KnowledgeGraph, old: KnowledgeGr
     _insert(db, "edge_evidence", ((e.id, cited) for e in changed for cited in sorted(e.evidence)))
 
 
-def _read_graph(db: sqlite3.Connection) -> KnowledgeGraph:
+def _read_graph(db: sqlite3.Connection, used: tuple[int, int]) -> KnowledgeGraph:
     cited: dict[int, list[int]] = {}
     for edge, evidence in db.execute("SELECT edge, evidence FROM edge_evidence"):
         cited.setdefault(edge, []).append(evidence)
@@ -135,7 +137,7 @@ def _read_graph(db: sqlite3.Connection) -> KnowledgeGraph:
         Edge(identifier, source, target, relation, frozenset(cited.get(identifier, ())))
         for identifier, source, target, relation in db.execute("SELECT * FROM edges ORDER BY id")
     ]
-    return KnowledgeGraph(nodes, edges)
+    return KnowledgeGraph(nodes, edges, used)
 
 
 def _write_outline(db: sqlite3.Connection, outline: OutlineGraph) -> None:
@@ -229,6 +231,7 @@ def snapshot(state: RunState) -> RunState:
     """What is needed to see later what has changed: shallow copies, because records are immutable."""
     graph = KnowledgeGraph.__new__(KnowledgeGraph)
     graph.nodes, graph.edges = dict(state.graph.nodes), dict(state.graph.edges)
+    graph._next_node, graph._next_edge = (last + 1 for last in state.graph.used)
     return RunState(
         question=state.question,
         config=state.config,

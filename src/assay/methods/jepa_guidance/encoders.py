@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -129,10 +130,24 @@ def load_encoder(name_or_path: str | Path) -> LoadedEncoder:
     """
     name = str(name_or_path)
     published = name.startswith(_PUBLISHED)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _without_bars():
         if name.startswith("timm/"):
             return _from_timm(name.removeprefix("timm/"), published)
         return _from_transformers(name, published)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No bars of transformers in the block: an encoder loads in a moment."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _from_transformers(name: str, published: bool) -> LoadedEncoder:

@@ -142,7 +142,9 @@ def settings_of(arm: str, strength: float, bench: Bench) -> tuple[dict[str, Any]
             return {"guidance": NeighbourGuidance(torch.from_numpy(bench.images.world.images), eta)}, config
         case "boost-and-skip":
             boost = BoostAndSkip(strength, skip=1)
-            return {"latents": boost.latents(shape, _noise(bench)), "first_step": boost.skip}, config
+            # Another seed than the steps': given its start, the sampler draws the first step's noise first.
+            start = torch.Generator().manual_seed(20_000 + bench.seed)
+            return {"latents": boost.latents(shape, start), "first_step": boost.skip}, config
         case "temperature":
             return {"noise_scale": strength}, config
         case "cads":
@@ -277,11 +279,13 @@ def ablation(trial: Trial) -> Measured:
     """Guidance at one strength with one thing changed."""
     bench = Bench.of(trial)
     own: dict[str, Any] = {"method": "exact"} if trial.arm == "exact" else {}
+    base = JEPAGuidanceConfig(eta_total=ABLATED)
     if trial.arm.startswith("tau-"):
+        # As in the paper, a guided step is as long as before: with a larger tau there are more of them.
         own = {"tau": float(trial.arm.removeprefix("tau-"))}
     elif trial.arm.startswith("k-"):
         own = {"k": int(trial.arm.removeprefix("k-"))}
-    config = JEPAGuidanceConfig(eta_total=ABLATED, seed=bench.seed, **own)
+    config = JEPAGuidanceConfig(eta=base.step_size(bench.design.sampler_steps), seed=bench.seed, **own)
 
     def draw() -> Tensor:
         return _draw(bench, "none", config, {"guidance": JEPAShift(scorer(bench, GUIDING), config)})

@@ -197,11 +197,12 @@ def embed_sentences(
     return torch.cat(rows)
 
 
-def load_generator(folder: Path | str) -> Any:
+def load_generator(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:
     """A pipeline from a folder or a hub id, ours or any of diffusers'.
 
     Args:
         folder: what `DiffusionPipeline.from_pretrained` takes.
+        dtype: of the pipeline.
 
     Raises:
         InputError: there is no pipeline.
@@ -214,7 +215,7 @@ def load_generator(folder: Path | str) -> Any:
         )
     try:
         with without_library_bars():
-            pipeline = DiffusionPipeline.from_pretrained(str(folder), use_safetensors=True)
+            pipeline = DiffusionPipeline.from_pretrained(str(folder), use_safetensors=True, dtype=dtype)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from None
     pipeline.set_progress_bar_config(disable=True)

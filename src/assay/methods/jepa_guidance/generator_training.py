@@ -28,8 +28,10 @@ from assay.methods.jepa_guidance.training_loop import (
     ArrayImages,
     Objective,
     Optimisation,
+    in_main_process,
     run_training,
     seeded_weights,
+    wait_for_others,
 )
 
 Denoiser = UNet2DModel | PixelUNet | PixelMLP
@@ -223,11 +225,12 @@ def train_generator(
         title="Training a generator",
     )
     denoiser = cast(Denoiser, copy.deepcopy(objective.average.module).eval().requires_grad_(False))
-    if folder is not None:
+    if folder is not None and in_main_process():
         pipeline = make_pipeline(denoiser, scheduler, text_encoder, tokenizer, names)
         record = {"identity": identity, "history": history}
         with finished_folder(folder, record) as temporary, without_library_bars():
             pipeline.save_pretrained(temporary)
+    wait_for_others()
     return denoiser, scheduler
 
 

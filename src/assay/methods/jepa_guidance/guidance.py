@@ -136,6 +136,7 @@ class JEPAGuidance(PipelineCallback):
         modules = [module for module in (adapter.denoiser, decoder) if module is not None]
         self._recorder = CallRecorder(adapter.denoiser)
         self._adapter = adapter
+        self._shift.report = GuidanceReport()
         try:
             with ExitStack() as stack:
                 for module in modules:

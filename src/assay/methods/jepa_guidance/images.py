@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", "
 _METADATA = ("metadata.csv", "metadata.jsonl")
 _SHEET_SIDE = 1600
 _LARGEST_ZOOM = 8
+# Bytes of images that are held in memory.
+_MEMORY = 2**31
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def read_images(
     size: int | None = None,
     channels: int | None = None,
     *,
-    names: Sequence[str] | None = None,
+    advance: Callable[[int], None] = lambda count: None,
 ) -> ImageFolder:
     """Read the images of a folder in one size; files that cannot be read are left out and listed.
 
@@ -137,15 +140,18 @@ def read_images(
         folder: images, perhaps in sub-folders.
         size: the side; by default the smaller side of the first image that can be read.
         channels: 1 or 3; by default 1 when every image is grey, else 3.
-        names: which files; by default all images.
+        advance: called with the number of files read since the last call.
 
     Raises:
         InputError: there is no folder, or no image that can be read.
     """
     root = Path(folder)
-    listed = list(names) if names is not None else list_images(root)
-    rows, kept, unreadable = [], [], []
+    listed = list_images(root)
+    kept: list[str] = []
+    unreadable: list[tuple[str, str]] = []
+    rows = np.empty(0, dtype=np.uint8)
     for name in listed:
+        advance(1)
         try:
             pixels = read_image(root / name, size=size, channels=channels or 3)
         except InputError as error:
@@ -154,14 +160,24 @@ def read_images(
         if size is None:
             size = min(pixels.shape[1:])
             pixels = read_image(root / name, size=size, channels=channels or 3)
-        rows.append(pixels)
+        if not kept:
+            rows = _room((len(listed), *pixels.shape))
+        rows[len(kept)] = pixels
         kept.append(name)
-    if not rows:
+    if not kept:
         raise InputError(f"none of the {len(listed)} images of {root} can be read: {unreadable[0][1]}")
-    stacked = torch.from_numpy(np.stack(rows))
-    if channels is None and bool((stacked == stacked[:, :1]).all()):
-        stacked = stacked[:, :1].clone()
-    return ImageFolder(root, stacked, kept, unreadable)
+    rows = rows[: len(kept)]
+    if channels is None and all((row == row[:1]).all() for row in rows):
+        rows = rows[:, :1]
+    return ImageFolder(root, torch.from_numpy(rows), kept, unreadable)
+
+
+def _room(shape: tuple[int, ...]) -> np.ndarray:
+    """An array for images: in memory, or in an unnamed temporary file when there are gigabytes of them."""
+    if np.prod(shape, dtype=np.int64) <= _MEMORY:
+        return np.empty(shape, dtype=np.uint8)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype=np.uint8, mode="w+", shape=shape)
 
 
 def read_classes(folder: ImageFolder) -> tuple[Tensor, list[str]]:
@@ -229,7 +245,7 @@ def to_bytes(
     images: Float[Tensor, "n channels height width"],
 ) -> UInt8[np.ndarray, "n channels height width"]:
     """Images in [0, 1] as 8-bit values."""
-    return (images.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+    return (images.detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8).numpy()
 
 
 def write_png(

@@ -210,10 +210,9 @@ def full_jacobian(
         InputError: the encoder's output does not depend on its input.
     """
     with differentiable_encoder():
-        width = encoder(x[:1].detach()).shape[1]
-        products = JacobianProducts(encoder, x, copies=min(copies, width))
-        units = torch.eye(width, dtype=x.dtype, device=x.device)
-        rows = products.vjp(units.unsqueeze(1).expand(width, len(x), width))
+        products = JacobianProducts(encoder, x, copies=copies)
+        units = torch.eye(products.width, dtype=x.dtype, device=x.device)
+        rows = products.vjp(units.unsqueeze(1).expand(-1, len(x), -1))
     return rows.flatten(2).transpose(0, 1)
 
 

@@ -13,15 +13,22 @@ from torch import Tensor
 from assay.errors import InputError
 from assay.methods.jepa_guidance.guidance_config import JEPAGuidanceConfig
 from assay.methods.jepa_guidance.guidance_step import GuidanceStep
-from assay.methods.jepa_guidance.randomised_svd import SURROGATE_FLOOR, Surrogate
+from assay.methods.jepa_guidance.jacobian import differentiable_encoder
+from assay.methods.jepa_guidance.randomised_svd import (
+    SCORE_FLOOR,
+    SURROGATE_FLOOR,
+    Surrogate,
+    check_rank,
+    slope_along_gradient,
+)
 from assay.methods.jepa_guidance.scorer import JEPAScorer
 
 # More sample-steps than this share without a usable gradient: the run is not what it claims to be.
 _MOST_SKIPPED = 0.2
 # A share of saturated pixels from which the gradient says little.
 _MOST_SATURATED = 0.95
-# The slope that a difference finds may differ from the gradient's by this factor.
-_LEAST_AGREEMENT = 0.5
+# The slope that a difference finds may differ from the gradient's by this share.
+_SLOPE_TOLERANCE = 0.5
 
 
 @dataclass
@@ -67,6 +74,9 @@ class JEPAShift:
         rare = scorer.rare_sign(config.assume_sign)
         self._ascent = -rare if config.direction == "rare" else rare
         self._method: Literal["rsvd", "exact"] = scorer.resolved_method(config.method)
+        if self._method == "rsvd":
+            side = scorer.image_size if config.image_size is None else config.image_size
+            check_rank(config.k, config.oversample, scorer.width, scorer.channels * side**2)
         self.report = GuidanceReport()
         self._last_index: int | None = None
         self._basis: Tensor | None = None
@@ -151,12 +161,13 @@ class JEPAShift:
         return found
 
     def _check_curved(self, z: Tensor, found: Surrogate) -> None:
-        """Refuse an encoder whose Jacobian is constant around every sample; report one that hides some of it."""
+        """Refuse an encoder whose Jacobian is constant around every sample; report one that hides a part."""
         usable = found.usable
         if not usable.any():
             return
-        sloped = (usable & found.gradients.flatten(1).any(dim=1)).nonzero().flatten()
-        if len(sloped) == 0:
+        steepness = torch.where(usable, found.gradients.flatten(1).norm(dim=1), 0.0)
+        steepest = int(steepness.argmax())
+        if steepness[steepest] == 0:
             if (found.largest[usable] > SURROGATE_FLOOR).any():
                 raise InputError(
                     "the encoder has no second derivative (it is linear or made of ReLUs, quantised or "
@@ -164,11 +175,17 @@ class JEPAShift:
                 )
             return
         self._curved = True
-        first = sloped[:1]
-        measured, said = self.scorer.slope(
-            z[first], Surrogate(*(value[first] for value in found)), k=self.config.k, method=self._method
-        )
-        if not _LEAST_AGREEMENT < measured / said < 1 / _LEAST_AGREEMENT:
+        one = slice(steepest, steepest + 1)
+        exact = self._method == "exact"
+        with differentiable_encoder():
+            measured, said = slope_along_gradient(
+                self.scorer.encoder,
+                z[one],
+                Surrogate(*(value[one] for value in found)),
+                k=z[0].numel() if exact else self.config.k,
+                floor=SCORE_FLOOR if exact else SURROGATE_FLOOR,
+            )
+        if abs(measured - said) > _SLOPE_TOLERANCE * said:
             warnings.warn(
                 f"the score's slope along its gradient is {measured:.3g}, and its gradient says {said:.3g}: "
                 "an operation of the encoder hides its second derivative, or has none in places",

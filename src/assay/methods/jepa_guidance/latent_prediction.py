@@ -168,7 +168,7 @@ class LatentPrediction(Objective):
         kept, asked = block_masks(len(pixels), self.grid, generator, pixels.device)
         with torch.no_grad():
             tokens = self.encoder(pixels).last_hidden_state
-            self.latest = tokens.mean(1)
+            self.latest = tokens.flatten(1)
             answers = functional.layer_norm(tokens.float(), tokens.shape[-1:])
             answers = take_tokens(answers, asked.flatten(1)).view(*asked.shape, -1)
         predictions = self.predictor(self.context.encode(pixels, kept), kept, asked)

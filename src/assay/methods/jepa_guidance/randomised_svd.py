@@ -26,6 +26,7 @@ SCORE_FLOOR = 1e-6
 # share of its length.
 _SLOPE_CHANGE = 0.05
 _SLOPE_SHARE = 0.01
+_SLOPE_LEAST_CHANGE = 0.005
 
 
 class Surrogate(NamedTuple):
@@ -111,6 +112,7 @@ def surrogate_with_gradient(
     power_iters: int,
     generator: torch.Generator,
     start: Float[Tensor, "batch d rank"] | None = None,
+    differentiate: bool = True,
 ) -> Surrogate:
     """The surrogate and its gradient for each sample, all directions in one pass.
 
@@ -124,6 +126,7 @@ def surrogate_with_gradient(
         power_iters: power iterations.
         generator: of the random directions.
         start: a basis to start from instead of random directions.
+        differentiate: False leaves the gradient 0, and needs no second derivative.
 
     Raises:
         InputError: k + oversample is more than d or n, or the encoder is detached or cannot be
@@ -134,7 +137,7 @@ def surrogate_with_gradient(
     check_rank(k, oversample, products.width, x[0].numel())
     directions = None if start is not None else random_directions(rank, x, generator)
     basis = leading_subspace(products, power_iters, directions=directions, basis=start).detach()
-    return _in_basis(products, x, basis, k, SURROGATE_FLOOR)
+    return _in_basis(products, x, basis, k, SURROGATE_FLOOR, differentiate)
 
 
 def score_with_gradient(encoder: Encoder, x: Float[Tensor, "batch ..."], width: int) -> Surrogate:
@@ -156,10 +159,16 @@ def score_with_gradient(encoder: Encoder, x: Float[Tensor, "batch ..."], width: 
 
 
 def _in_basis(
-    products: JacobianProducts, x: Tensor, basis: Float[Tensor, "batch d rank"], k: int, floor: float
+    products: JacobianProducts,
+    x: Tensor,
+    basis: Float[Tensor, "batch d rank"],
+    k: int,
+    floor: float,
+    differentiate: bool = True,
 ) -> Surrogate:
     """The score of Q^T J and its gradient, Q held fixed."""
-    rows = products.rows(basis.permute(2, 0, 1))
+    u = basis.permute(2, 0, 1)
+    rows = products.rows(u) if differentiate else products.vjp(u)
     values, largest, finite = score_from_rows(rows, k, floor)
     gradients = products.gradient(values.sum())
     usable = finite & torch.isfinite(values) & torch.isfinite(gradients).flatten(1).all(dim=1)
@@ -184,7 +193,8 @@ def slope_along_gradient(
     """The slope of one sample's score along its gradient, by a difference, and what the gradient says of it.
 
     The two differ where an operation of the encoder hides a derivative from autograd (a kernel that is
-    differentiable once, a detached factor). Use it inside `differentiable_encoder()`.
+    differentiable once, a detached factor). A slope too flat to be measured above rounding is taken as said.
+    Use it inside `differentiable_encoder()`.
 
     Args:
         encoder: maps each sample of the batch on its own to d numbers.
@@ -196,6 +206,8 @@ def slope_along_gradient(
     said = float(found.gradients.norm())
     direction = found.gradients / said
     length = min(_SLOPE_CHANGE / said, _SLOPE_SHARE * float(x.norm()))
+    if 2 * length * said < _SLOPE_LEAST_CHANGE:
+        return said, said
     points = torch.cat([x + length * direction, x - length * direction])
     rank = found.basis.shape[2]
     basis = found.basis.expand(2, -1, rank)

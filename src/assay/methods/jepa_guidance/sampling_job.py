@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.cache import content_hash
 from assay.errors import InputError
 from assay.files import as_json, replacing, write_json
 from assay.methods.jepa_guidance.guidance import JEPAGuidance
 from assay.methods.jepa_guidance.guidance_config import JEPAGuidanceConfig
-from assay.methods.jepa_guidance.guided_sampling import guided_sample
+from assay.methods.jepa_guidance.guided_sampling import check_pixel_range, guided_sample
 from assay.methods.jepa_guidance.images import contact_sheet, read_facts, read_image, write_png
 from assay.methods.jepa_guidance.jepa_shift import GuidanceReport, JEPAShift
 from assay.methods.jepa_guidance.scorer import JEPAScorer
@@ -108,6 +108,7 @@ def run_job(
     out: Path,
     *,
     scorer: JEPAScorer | None = None,
+    tiny_decoder: nn.Module | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> GuidanceReport | None:
     """Sample images 0 to `count - 1` into a folder; those that an earlier run finished are left alone.
@@ -118,6 +119,7 @@ def run_job(
         count: images.
         out: the folder; beside the images it holds `settings.json`.
         scorer: of the guidance; None samples without.
+        tiny_decoder: what a configuration with `decode="tiny"` decodes with.
         advance: called with the number of images finished.
 
     Returns:
@@ -131,13 +133,23 @@ def run_job(
     if (job.config is None) != (scorer is None):
         raise InputError("guidance needs both a scorer and its configuration")
     digest = content_hash(job.settings())
-    _claim(out, job.settings())
-    sampler = _sampler(job, pipeline, scorer)
+    claimed = _claimed(out, job.settings())
+    pixels = hasattr(pipeline, "unet") and not hasattr(pipeline, "vae")
+    if pixels and tiny_decoder is not None:
+        raise InputError(f"{type(pipeline).__name__} makes pixels and needs no decoder")
+    sampler = (
+        _PixelSampler(job, pipeline, scorer)
+        if pixels
+        else _PipelineSampler(job, pipeline, scorer, tiny_decoder)
+    )
     for start in range(0, count, job.batch_size):
         numbers = range(start, min(start + job.batch_size, count))
         missing = [i for i in numbers if read_facts(out / file_name(job.seed + i)).get(_DIGEST) != digest]
         if missing:
             images = sampler(list(numbers))
+            if not claimed:
+                write_json(out / SETTINGS, job.settings())
+                claimed = True
             for number, image in zip(numbers, images, strict=True):
                 if number in missing:
                     seed = job.seed + number
@@ -146,8 +158,8 @@ def run_job(
     return sampler.report
 
 
-def _claim(out: Path, settings: dict[str, Any]) -> None:
-    """Note the settings in an empty folder, or compare them with what stands there."""
+def _claimed(out: Path, settings: dict[str, Any]) -> bool:
+    """Whether these settings stand in the folder; False when it is empty, an error when it is another's."""
     path = out / SETTINGS
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a folder")
@@ -164,10 +176,10 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
                 f"{out} holds images of another {', '.join(differing)}: repeat those settings or choose "
                 "another folder"
             )
-        return
+        return True
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is not empty and holds no samples of assay: choose another folder")
-    write_json(path, settings)
+    return False
 
 
 class _Sampler:
@@ -204,6 +216,7 @@ class _PixelSampler(_Sampler):
         super().__init__(job, pipeline, scorer)
         self.shift = None
         if scorer is not None and job.config is not None and job.config.step_size(self.steps) > 0:
+            check_pixel_range(job.config, self.steps)
             self.shift = JEPAShift(scorer, job.config)
         self.total = GuidanceReport() if scorer is not None else None
         self.texts: dict[str, Tensor] = {}
@@ -251,7 +264,9 @@ class _PixelSampler(_Sampler):
 class _PipelineSampler(_Sampler):
     """Any other pipeline of diffusers, by its own call, with `JEPAGuidance` where there is a scorer."""
 
-    def __init__(self, job: SamplingJob, pipeline: Any, scorer: JEPAScorer | None) -> None:
+    def __init__(
+        self, job: SamplingJob, pipeline: Any, scorer: JEPAScorer | None, tiny_decoder: nn.Module | None
+    ) -> None:
         super().__init__(job, pipeline, scorer)
         self.accepted = set(inspect.signature(pipeline.__call__).parameters)
         if job.prompts and "prompt" not in self.accepted:
@@ -266,9 +281,9 @@ class _PipelineSampler(_Sampler):
             if required and not needed:
                 option = "--prompt" if name == "prompt" else "--class"
                 raise InputError(f"{type(pipeline).__name__} needs a {option[2:]}: pass {option}")
-        self.guidance = (
-            JEPAGuidance(scorer, job.config) if scorer is not None and job.config is not None else None
-        )
+        self.guidance = None
+        if scorer is not None and job.config is not None:
+            self.guidance = JEPAGuidance(scorer, job.config, tiny_decoder=tiny_decoder)
         self.total = GuidanceReport() if scorer is not None else None
 
     @property
@@ -292,11 +307,6 @@ class _PipelineSampler(_Sampler):
             result = self.guidance.run(self.pipeline, **arguments)
             add_report(self.total or GuidanceReport(), self.guidance.report)
         return torch.from_numpy(np.asarray(result.images)).permute(0, 3, 1, 2).float()
-
-
-def _sampler(job: SamplingJob, pipeline: Any, scorer: JEPAScorer | None) -> _Sampler:
-    pixels = hasattr(pipeline, "unet") and not hasattr(pipeline, "vae")
-    return (_PixelSampler if pixels else _PipelineSampler)(job, pipeline, scorer)
 
 
 def add_report(total: GuidanceReport, part: GuidanceReport) -> None:

@@ -11,19 +11,17 @@ from typing import Literal, get_args
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from assay.errors import InputError
 from assay.methods.jepa_guidance.calibration import FILE_NAME, Calibration, Space, calibrate_scores
 from assay.methods.jepa_guidance.encoders import EmbeddingEncoder, Pooling, load_encoder
 from assay.methods.jepa_guidance.error_bound import ErrorBound, surrogate_error
 from assay.methods.jepa_guidance.jacobian import differentiable_encoder, full_jacobian, naming_module
+from assay.methods.jepa_guidance.preprocessing import Preprocessing, check_images, patch_size_of
 from assay.methods.jepa_guidance.randomised_svd import (
     SCORE_FLOOR,
-    SURROGATE_FLOOR,
     Surrogate,
     score_with_gradient,
-    slope_along_gradient,
     surrogate_with_gradient,
     with_redraws,
 )
@@ -37,9 +35,9 @@ _EXACT_PIXELS, _EXACT_WIDTH = 4096, 64
 _AUTOMATIC_CHUNK = 2**22
 # Numbers in the Jacobians that are held at once.
 _JACOBIAN_NUMBERS = 2**27
+# Rows of a Jacobian that are at least worth computing at once.
+_LEAST_ROWS = 8
 _REDRAWS = 3
-# Images of eight bits lie in [0, 1] exactly; resizing filters overshoot a little.
-_RANGE_TOLERANCE = 0.02
 
 
 class JEPAScorer:
@@ -81,17 +79,10 @@ class JEPAScorer:
         calibration: Calibration | None = None,
         published: bool = False,
     ) -> None:
-        self.mean = tuple(mean) if isinstance(mean, Sequence) else (float(mean),)
-        self.std = tuple(std) if isinstance(std, Sequence) else (float(std),)
-        if len(self.mean) != len(self.std) or not self.mean or min(self.std) <= 0:
-            raise InputError(
-                f"mean {self.mean} and std {self.std} must have a number for each channel, std above 0"
-            )
         if chunk is not None and chunk < 1:
             raise InputError(f"chunk is {chunk}; at least 1 image must fit")
         self.encoder = EmbeddingEncoder(encoder, pooling).eval().requires_grad_(False)
-        self._patch_size = _patch_size(encoder)
-        self.image_size = self._fitting(image_size)
+        self.preprocessing = Preprocessing(mean, std, image_size, patch_size_of(encoder))
         self.device = self._placed(device)
         self.chunk = chunk
         self.calibration = calibration
@@ -143,7 +134,12 @@ class JEPAScorer:
     @property
     def channels(self) -> int:
         """Channels of the images that the encoder takes."""
-        return len(self.mean)
+        return self.preprocessing.channels
+
+    @property
+    def image_size(self) -> int:
+        """Side in pixels at which the encoder sees images."""
+        return self.preprocessing.image_size
 
     @property
     def dtype(self) -> torch.dtype:
@@ -159,27 +155,12 @@ class JEPAScorer:
         Raises:
             InputError: the images have another shape, or another number of channels than 1 or the encoder's.
         """
-        if images.dim() != 4:
-            raise InputError(
-                f"images have shape {tuple(images.shape)}; pass (batch, channels, height, width)"
-            )
-        images = images.to(device=self.device, dtype=self.dtype)
-        if images.shape[1] != self.channels:
-            if images.shape[1] != 1:
-                raise InputError(
-                    f"images have {images.shape[1]} channels, the encoder takes {self.channels}: convert them"
-                )
-            images = images.expand(-1, self.channels, -1, -1)
-        size = self.image_size if image_size is None else self._fitting(image_size)
-        if images.shape[-2:] != (size, size):
-            images = functional.interpolate(images, (size, size), mode="bilinear", align_corners=False)
-        mean, std = (torch.tensor(v, dtype=self.dtype, device=self.device) for v in (self.mean, self.std))
-        return (images - mean[:, None, None]) / std[:, None, None]
+        return self.preprocessing(images.to(device=self.device, dtype=self.dtype), image_size)
 
     @torch.no_grad()
     def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch d"]:
         """The encoder's embedding of images in [0, 1]."""
-        _check_range(images)
+        check_images(images)
         return torch.cat([self.encoder(self.preprocess(part)) for part in self._parts(images)])
 
     def score(
@@ -204,10 +185,10 @@ class JEPAScorer:
         """
         _check_choice("method", method, get_args(ScoreMethod))
         if self.resolved_method(method) == "rsvd":
-            _check_range(images)
+            check_images(images)
             values = []
             for part in self._parts(images):
-                found, _ = self.surrogate_gradient(self.preprocess(part), k=k)
+                found, _ = self.surrogate_gradient(self.preprocess(part), k=k, differentiate=False)
                 values.append(found.values)
                 _report(on_progress, part)
             return torch.cat(values)
@@ -225,7 +206,7 @@ class JEPAScorer:
         Raises:
             InputError: the images are out of range, or the encoder is detached.
         """
-        _check_range(images)
+        check_images(images)
         values = []
         for part, jacobian in self._jacobians(images):
             values.append(singular_values(jacobian).to(self.dtype))
@@ -272,6 +253,7 @@ class JEPAScorer:
         step: int = 0,
         start: Float[Tensor, "batch d rank"] | None = None,
         method: Literal["rsvd", "exact"] = "rsvd",
+        differentiate: bool = True,
     ) -> tuple[Surrogate, int]:
         """The surrogate (or the full score) of preprocessed images, and its gradient with respect to them.
 
@@ -286,6 +268,7 @@ class JEPAScorer:
             step: makes the directions of several calls with one seed differ.
             start: subspace to start from instead.
             method: `"exact"`: the full score through the full Jacobian.
+            differentiate: False leaves the gradient of `"rsvd"` 0, and needs no second derivative.
 
         Returns:
             The surrogate, and how often a sample was repeated.
@@ -314,6 +297,7 @@ class JEPAScorer:
                         power_iters=power_iters,
                         generator=generator,
                         start=None if basis is None else basis[part],
+                        differentiate=differentiate,
                     )
                 )
             return Surrogate(*(torch.cat(values) for values in zip(*found, strict=True)))
@@ -321,24 +305,8 @@ class JEPAScorer:
         naming = nullcontext() if self._twice_differentiable else naming_module(self.encoder)
         with differentiable_encoder(), naming:
             result = with_redraws(attempt, len(z), 0 if method == "exact" else _REDRAWS)
-        self._twice_differentiable = True
+        self._twice_differentiable = self._twice_differentiable or differentiate
         return result
-
-    def slope(
-        self, z: Float[Tensor, "one channels size size"], found: Surrogate, *, k: int, method: str
-    ) -> tuple[float, float]:
-        """The slope of one sample's score along its gradient, measured, and as the gradient says.
-
-        Args:
-            z: the preprocessed image.
-            found: what `surrogate_gradient` found for it.
-            k: how many singular values were summed.
-            method: `"rsvd"` or `"exact"`, as there.
-        """
-        exact = method == "exact"
-        count, floor = (z.numel(), SCORE_FLOOR) if exact else (k, SURROGATE_FLOOR)
-        with differentiable_encoder():
-            return slope_along_gradient(self.encoder, z, found, k=count, floor=floor)
 
     def error_bound(
         self,
@@ -360,7 +328,7 @@ class JEPAScorer:
         Raises:
             InputError: the images are out of range, or k + p is more than the rank of a Jacobian.
         """
-        _check_range(images)
+        check_images(images)
         found = [
             surrogate_error(jacobian, z, k=k, oversample=p, power_iters=q, seed=seed)
             for z, jacobian in self._jacobians(images)
@@ -438,16 +406,16 @@ class JEPAScorer:
         """`"auto"` resolved: exact if image and embedding are small."""
         if method != "auto":
             return method
-        small = self.channels * self.image_size**2 <= _EXACT_PIXELS and self.width <= _EXACT_WIDTH
+        small = self.preprocessing.pixels <= _EXACT_PIXELS and self.width <= _EXACT_WIDTH
         return "exact" if small else "rsvd"
 
     @property
     def width(self) -> int:
         """d, the number of values of an embedding."""
         if self._width is None:
-            shape = (1, self.channels, self.image_size, self.image_size)
+            blank = self.preprocess(torch.zeros(1, self.channels, self.image_size, self.image_size))
             with torch.no_grad():
-                embedding = self.encoder(torch.zeros(shape, dtype=self.dtype, device=self.device))
+                embedding = self.encoder(blank)
             self._width = int(embedding.shape[1])
         return self._width
 
@@ -455,11 +423,12 @@ class JEPAScorer:
         self, images: Tensor
     ) -> Iterator[tuple[Float[Tensor, "batch channels size size"], Float[Tensor, "batch d n"]]]:
         """Groups of preprocessed images with their Jacobians."""
-        pixels = self.channels * self.image_size**2
+        pixels = self.preprocessing.pixels
         group = max(1, min(self._copies(pixels), _JACOBIAN_NUMBERS // (pixels * self.width)))
         for part in images.split(group):
             z = self.preprocess(part).detach()
-            copies = max(1, self._copies(pixels) // len(z))
+            # Copies share one forward pass, which costs about half of a row's backward pass.
+            copies = max(1, min(self._copies(pixels) // len(z), max(_LEAST_ROWS, self.width // 4)))
             yield z, full_jacobian(self.encoder, z, copies=copies)
 
     def _copies(self, pixels: int) -> int:
@@ -468,19 +437,7 @@ class JEPAScorer:
 
     def _parts(self, images: Tensor) -> Sequence[Tensor]:
         """The images in groups that fit into one pass."""
-        return images.split(self._copies(self.channels * self.image_size**2))
-
-    def _fitting(self, size: int) -> int:
-        if size < 1:
-            raise InputError(f"image_size is {size}; it must be at least 1 pixel")
-        patch = self._patch_size
-        if patch is not None and size % patch:
-            near = [n for n in (size // patch * patch, (size // patch + 1) * patch) if n]
-            raise InputError(
-                f"image_size {size} is not a multiple of the encoder's patch size {patch}: "
-                f"use {' or '.join(map(str, near))}"
-            )
-        return size
+        return images.split(self._copies(self.preprocessing.pixels))
 
     def _placed(self, device: str | torch.device) -> torch.device:
         if device == "auto":
@@ -489,21 +446,6 @@ class JEPAScorer:
         half = self.dtype in (torch.float16, torch.bfloat16)
         self.encoder.to(device=device, dtype=torch.float32 if half else None)
         return torch.device(device)
-
-
-def _patch_size(encoder: nn.Module) -> int | None:
-    size = getattr(getattr(encoder, "config", None), "patch_size", None)
-    return size if isinstance(size, int) else None
-
-
-def _check_range(images: Tensor) -> None:
-    if not images.is_floating_point() or not torch.isfinite(images).all():
-        raise InputError(f"images of type {images.dtype} must be finite floating-point values in [0, 1]")
-    if images.numel() == 0:
-        raise InputError("there are no images")
-    low, high = float(images.min()), float(images.max())
-    if low < -_RANGE_TOLERANCE or high > 1 + _RANGE_TOLERANCE:
-        raise InputError(f"images have values from {low:.3g} to {high:.3g}; scale them to [0, 1]")
 
 
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

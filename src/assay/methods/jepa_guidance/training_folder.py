@@ -50,7 +50,7 @@ def _checksum(tensors: tuple[Tensor | None, ...]) -> str:
             digest.update(b"none")
             continue
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        for rows in tensor.split(4096):
+        for rows in tensor.split(256):
             digest.update(rows.contiguous().view(torch.uint8).numpy().tobytes() if rows.numel() else b"")
     return digest.hexdigest()[:16]
 

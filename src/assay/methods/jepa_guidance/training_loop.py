@@ -223,7 +223,6 @@ def run_training(
                 objective.check(done / total)
                 _save(out, accelerator, objective, optimiser, identity, history, done)
     objective.check(1.0)
-    accelerator.wait_for_everyone()
     objective.to("cpu").eval()
     return history
 
@@ -242,6 +241,18 @@ def _accelerator(device: str, precision: str) -> Any:
     if device == "cuda" and accelerator.device.type != "cuda":
         raise InputError("this process has trained on the CPU already: train on the GPU in a new one")
     return accelerator
+
+
+def in_main_process() -> bool:
+    """Whether this is the process that writes: true but for the others of `accelerate launch`."""
+    accelerate: Any = require("accelerate", extra="diffusion")
+    return accelerate.PartialState().is_main_process
+
+
+def wait_for_others() -> None:
+    """Let the processes of `accelerate launch` go on together."""
+    accelerate: Any = require("accelerate", extra="diffusion")
+    accelerate.PartialState().wait_for_everyone()
 
 
 def _loader(

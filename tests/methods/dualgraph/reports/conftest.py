@@ -12,6 +12,7 @@ from assay.methods.dualgraph.embeddings import HashedWords
 from assay.methods.dualgraph.extractive import ExtractiveModel
 from assay.methods.dualgraph.knowledge_graph import KnowledgeGraph
 from assay.methods.dualgraph.outline import OutlineGraph
+from assay.methods.dualgraph.page import page_html
 from assay.methods.dualgraph.records import (
     CitationRow,
     Document,
@@ -25,19 +26,21 @@ from assay.methods.dualgraph.research_run import ResearchRun, research
 from assay.methods.dualgraph.state import RunState, WrittenSection
 
 HOSTILE = (
-    "<script>document.title='broken'</script> <img src=x onerror=\"document.title='broken'\"> \"q\" & ]]> [1]"
+    "<script>document.title='broken'</script> <img src=x onerror=\"document.title='broken'\"> \"q\" & ]]> "
+    "[1] <https://evil.example/a> [x](https://evil.example/b) https://evil.example/c"
 )
 QUESTION = "How do Kestrel and Harrier hunt?"
 TEXTS = {
-    "kestrel.txt": "The Kestrel hovers over the Meadow before it strikes. The Kestrel eats the Vole in 9 of 12 "
-    "months. In spring the Kestrel nests in the Barn near the Village of Aldern.",
-    "harrier.txt": "The Harrier glides low over the Marsh while it hunts. A Harrier hunts the Vole and the Frog "
-    "at dusk. The Harrier nests on the ground, 40 metres from the Marsh.",
+    "kestrel.txt": "The Kestrel hovers over the Meadow before it strikes. The Kestrel eats the Vole in "
+    "9 of 12 months. In spring the Kestrel nests in the Barn near the Village of Aldern.",
+    "harrier.txt": "The Harrier glides low over the Marsh while it hunts. A Harrier hunts the Vole and "
+    "the Frog at dusk. The Harrier nests on the ground, 40 metres from the Marsh.",
     "vole.txt": "The Vole lives in the Meadow and feeds on Clover. Numbers of the Vole follow a cycle of 4 "
     "years. In years of plenty the Kestrel and the Harrier hunt the Vole in one Meadow.",
-    "owl.txt": "The Owl competes with the Harrier at dusk. The Owl hunts the Vole by hearing, and the Kestrel "
-    "by sight alone.",
-    "marsh.txt": "The Marsh shelters the Frog and the Heron. The Marsh floods in spring, when the Frog spawns.",
+    "owl.txt": "The Owl competes with the Harrier at dusk. The Owl hunts the Vole by hearing, and the "
+    "Kestrel by sight alone.",
+    "marsh.txt": "The Marsh shelters the Frog and the Heron. The Marsh floods in spring, when the Frog "
+    "spawns.",
 }
 
 
@@ -46,9 +49,8 @@ def piece(number: int, text: str, *, url: str, title: str = "Birds", **more) -> 
     return Evidence(number, title, url, text, (0, len(text)), digest, 1, **more)
 
 
-@pytest.fixture
-def made_run() -> ResearchRun:
-    """A finished run in memory: three sources, a dozen nodes, gaps, every status of a citation, hostile text."""
+def build_run() -> ResearchRun:
+    """A finished run in memory: three sources, ten nodes, gaps, every status of a citation, hostile text."""
     urls = [
         "https://birds.example/kestrel",
         "file:///birds/harrier%20notes.txt",
@@ -92,9 +94,9 @@ def made_run() -> ResearchRun:
         WrittenSection(
             "1",
             "Kestrel",
-            "The Kestrel hovers over the Meadow before it strikes. [1] It eats the Vole in **9** of 12 months. "
-            "[2]\n\n### Prey\n\n- The Vole feeds on Clover. [4] \\<script>document.title='broken'\\</script> "
-            "\\[3\\]",
+            "The Kestrel hovers over the Meadow before it strikes. [1] It eats the Vole in **9** of 12 "
+            "months. [2]\n\n### Prey\n\n- The Vole feeds on Clover. [4] "
+            "\\<script>document.title='broken'\\</script> \\[3\\]",
         ),
         WrittenSection("2", "Harrier", "The Harrier glides low over the Marsh [3]. Nothing else is known."),
     ]
@@ -120,11 +122,29 @@ def made_run() -> ResearchRun:
     return ResearchRun(state, ledger, None)
 
 
-@pytest.fixture(autouse=True)
-def _no_weights(monkeypatch):
+@pytest.fixture
+def made_run() -> ResearchRun:
+    """See `build_run`; a test may change it."""
+    return build_run()
+
+
+def without_weights(patch: pytest.MonkeyPatch) -> None:
     """Names are compared by their letters: loading the weights of MiniLM takes seconds."""
     for module in ("research_run", "checkers", "extractive"):
-        monkeypatch.setattr(f"assay.methods.dualgraph.{module}.default_encoder", HashedWords)
+        patch.setattr(f"assay.methods.dualgraph.{module}.default_encoder", HashedWords)
+
+
+@pytest.fixture(autouse=True)
+def _no_weights(monkeypatch):
+    without_weights(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def page() -> str:
+    """The page of the run by hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_weights(patch)
+        return page_html(build_run())
 
 
 @pytest.fixture(scope="session")
@@ -142,7 +162,7 @@ def finished(library, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "birds"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASSAY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("assay.methods.dualgraph.research_run.default_encoder", HashedWords)
+        without_weights(patch)
         research(
             QUESTION,
             llm=ExtractiveModel(HashedWords()),

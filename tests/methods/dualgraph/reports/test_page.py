@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from assay.methods.dualgraph.page import page_html, write_page
+from assay.methods.dualgraph.page import write_page
 from assay.methods.dualgraph.records import ResearchConfig
 from assay.methods.dualgraph.references import ListedReference
 from assay.methods.dualgraph.report_html import report_html
@@ -28,11 +28,6 @@ class Elements(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.found if name == tag]
-
-
-@pytest.fixture
-def page(made_run) -> str:
-    return page_html(made_run)
 
 
 def test_hostile_text_stays_text(page):

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from assay.methods.dualgraph.page import write_page
-
 pytestmark = pytest.mark.browser
 
 ARGUMENTS = [
@@ -42,10 +40,13 @@ LOW_CONTRAST = """() => {
     while (e && getComputedStyle(e).backgroundColor === "rgba(0, 0, 0, 0)") e = e.parentElement;
     return e ? getComputedStyle(e).backgroundColor : paper;
   };
-  const shown = [...document.querySelectorAll("main *, header *, footer *")].filter((e) => e.checkVisibility());
+  const all = document.querySelectorAll("main *, header *, footer *");
+  const shown = [...all].filter((e) => e.checkVisibility());
+  const speaks = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   const words = shown
-    .filter((e) => !e.closest("svg") && [...e.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-    .map((e) => [contrast(rgb(getComputedStyle(e).color, paper), rgb(ground(e), paper)), e.outerHTML.slice(0, 90)]);
+    .filter((e) => !e.closest("svg") && speaks(e))
+    .map((e) => [rgb(getComputedStyle(e).color, paper), rgb(ground(e), paper), e])
+    .map(([over, under, e]) => [contrast(over, under), e.outerHTML.slice(0, 90)]);
   const drawn = shown.filter((e) => e.tagName === "text").map((e) => {
     const canvas = ground(e.closest("svg"));
     const shape = e.matches(".pill text, text.number") ? e.parentElement.querySelector("rect, circle") : null;
@@ -79,24 +80,24 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, made_run, tmp_path):
+def visit(browser, page, tmp_path):
     """`with visit() as page`: fails on console messages, errors, and any request but for the file."""
     path = tmp_path / "report.html"
-    write_page(made_run, path)
+    path.write_text(page, encoding="utf-8")
 
     @contextmanager
     def visiting(*, javascript: bool = True, width: int = 1280, **context):
         context |= {"viewport": {"width": width, "height": 900}, "java_script_enabled": javascript}
         context.setdefault("reduced_motion", "reduce")
         opened = browser.new_context(**context)
-        page = opened.new_page()
+        tab = opened.new_page()
         problems: list[str] = []
         requests: list[str] = []
-        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        yield page
+        tab.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.goto(path.as_uri())
+        yield tab
         outside = [url for url in requests if not url.startswith(("data:", path.as_uri()))]
         opened.close()
         assert problems == []
@@ -131,7 +132,7 @@ def test_both_graphs_are_drawn(visit):
         assert page.locator("svg.outline .leaf").count() == 8
         assert page.locator("svg.outline .leaf.empty").count() == 1
         boxes = page.locator("#graph a.pill rect").evaluate_all(
-            "all => all.map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
+            "all => all.map((e) => e.getBoundingClientRect()).map((b) => [b.left, b.top, b.right, b.bottom])"
         )
         for i, a in enumerate(boxes):
             for b in boxes[:i]:
@@ -139,7 +140,8 @@ def test_both_graphs_are_drawn(visit):
         # A label stays inside of its pill, whatever fonts the machine has.
         assert (
             page.locator("#graph a.pill").evaluate_all(
-                "all => all.filter((e) => e.querySelector('text').getBBox().width > e.querySelector('rect').getBBox().width).length"
+                "all => all.map((e) => ['text', 'rect'].map((name) => e.querySelector(name).getBBox().width))"
+                ".filter(([text, pill]) => text > pill).length"
             )
             == 0
         )

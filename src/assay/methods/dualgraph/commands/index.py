@@ -108,7 +108,9 @@ def _print(console: Console, report: IndexReport, show_skipped: bool) -> None:
     if report.skipped:
         reasons = Counter(reason for _, reason in report.skipped)
         shown = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(5))
-        console.print(f"{len(report.skipped)} files skipped: {shown}", style="yellow", markup=False)
+        console.print(
+            f"{len(report.skipped)} files skipped: {shown}", style="yellow", markup=False, soft_wrap=True
+        )
     if show_skipped:
         for path, reason in report.skipped:
             console.print(f"  {path}: {reason}", markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from assay.methods.dualgraph.loop import Progress
-    from assay.methods.dualgraph.records import ResearchConfig
+    from assay.methods.dualgraph.records import ResearchConfig, SearchBackend
     from assay.methods.dualgraph.research_run import ResearchRun
 
 Flag = Annotated[bool, Parameter(negative=())]
@@ -127,12 +127,13 @@ def run(
 
     from assay.methods.dualgraph.backends import open_backend
     from assay.methods.dualgraph.chat_models import open_model
+    from assay.methods.dualgraph.commands.index import IndexBar
     from assay.methods.dualgraph.recording import RecordingBackend, RecordingChat
     from assay.methods.dualgraph.records import Budget, ResearchConfig, ServiceError
     from assay.methods.dualgraph.research_run import research
     from assay.methods.dualgraph.run_folder import restore_round
 
-    console = Console(quiet=quiet, highlight=False)
+    console = Console(quiet=quiet, highlight=False, emoji=False)
     config = ResearchConfig(
         kg_queries=kg_queries,
         og_queries=og_queries,
@@ -157,10 +158,17 @@ def run(
         raise InputError("there is nothing to search in: pass --docs FOLDER or --search searxng:URL")
     _refuse_overwriting(out, resume or from_iteration is not None)
     try:
-        backends = [
-            open_backend(spec, allow_hosts=allow_host, deny_hosts=deny_host, allow_private=allow_private)
-            for spec in (*(f"local:{folder}" for folder in docs), *search)
-        ]
+        with IndexBar(console, quiet) as bar:
+            backends: list[SearchBackend] = [
+                open_backend(
+                    spec,
+                    allow_hosts=allow_host,
+                    deny_hosts=deny_host,
+                    allow_private=allow_private,
+                    progress=bar.show,
+                )
+                for spec in (*(f"local:{folder}" for folder in docs), *search)
+            ]
         model = open_model(llm)
         if record is not None:
             model = RecordingChat(model, record / "chat.jsonl")
@@ -200,16 +208,18 @@ def gaps(
     if limit < 1:
         raise InputError(f"--limit must be at least 1, got {limit}")
     found = ResearchRun.load(run_folder).gaps(max(limit, 5))[:limit]
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if as_json:
         for chain in found:
             row = {"type": chain.type, "nodes": chain.names, "score": chain.score, "reason": chain.reason}
-            console.print(json.dumps(row, ensure_ascii=False), markup=False, soft_wrap=True)
+            print(json.dumps(row, ensure_ascii=False))
         return
     if not found:
         console.print("The knowledge graph has no relations yet, so nothing can be said about gaps")
         return
-    table = Table("#", "gap", "between", "and", "score", "known")
+    table = Table("#")
+    for heading in ("gap", "between", "and", "score", "known"):
+        table.add_column(heading, overflow="fold")
     for chain in found:
         cells = (str(chain.id), chain.type, *chain.names, f"{chain.score:.3g}", chain.content)
         table.add_row(*(cell.replace("[", r"\[") for cell in cells))
@@ -258,12 +268,15 @@ class _Watch:
 
 def _print_result(console: Console, done: ResearchRun, out: Path) -> None:
     from assay.methods.dualgraph.citations import effective, precision
+    from assay.methods.dualgraph.pricing import PRICES_DATE
     from assay.methods.dualgraph.writing import ENDINGS
 
     share = precision(done.citations)
     checked = "no citations" if share is None else f"{share:.0%} of {len(done.citations)} citations hold"
     console.print(f"Ended because {ENDINGS.get(done.status, done.status).replace('**', '')}")
-    money = "price unknown" if done.usd is None else f"${done.usd:.4f}"
+    money = "price unknown"
+    if done.usd is not None:
+        money = f"${done.usd:.4f}" + (f" at the prices of {PRICES_DATE}" if done.usd else "")
     console.print(
         f"{checked}, {effective(done.citations)} of them distinct; {done.tokens} tokens, {money}, "
         f"{sum(row.seconds for row in done.ledger):.1f} s of the model"

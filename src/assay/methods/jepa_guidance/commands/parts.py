@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,10 +21,11 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 def printer(quiet: bool) -> Console:
-    """What the verbs print with; nothing when quiet."""
+    """What the verbs print with; nothing when quiet, or in the other processes of `accelerate launch`."""
     from rich.console import Console
 
-    return Console(quiet=quiet, highlight=False, soft_wrap=True)
+    other = os.environ.get("RANK", "0") != "0"
+    return Console(quiet=quiet or other, highlight=False, soft_wrap=True)
 
 
 def load_scorer(encoder: str, device: str) -> JEPAScorer:

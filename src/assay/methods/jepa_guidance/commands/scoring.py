@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from assay.methods.jepa_guidance.scorer import JEPAScorer
 
 _BATCH = 32
+_SHEET_IMAGES = 100
 
 
 def calibrate(
@@ -158,39 +159,36 @@ def score(
     k
         How many singular values rsvd takes.
     sheet
-        A PNG with all images in the order of their scores, lowest first.
+        A PNG of images in the order of their scores, lowest first; of more than a hundred, at even ranks.
     device
         auto takes a GPU if there is one.
     quiet
         Print nothing.
     """
     from assay.files import replacing
-    from assay.methods.jepa_guidance.images import contact_sheet, list_images, write_png
+    from assay.methods.jepa_guidance.images import list_images
 
     if k < 1:
         raise InputError(f"k must be at least 1, got {k}")
     console = printer(quiet)
     names = list_images(images)
     scorer = load_scorer(encoder, device)
-    scores, errors, shown = _score_files(images, names, scorer, method, k, quiet)
+    scores, errors = _score_files(images, names, scorer, method, k, quiet)
     with replacing(out) as temporary:
         _write_table(temporary, names, scores, errors)
     console.print(f"{len(scores)} of {len(names)} images scored: {out}", markup=False)
     for name, reason in errors.items():
         console.print(f"{name}: {reason}", markup=False)
     if sheet is not None and scores:
-        ordered = sorted(scores, key=lambda name: scores[name])
-        import numpy as np
-
-        write_png(sheet, contact_sheet(np.stack([shown[name] for name in ordered])))
+        _write_sheet(sheet, images, scores, scorer)
         console.print(f"lowest scores first: {sheet}", markup=False)
     return 1 if errors else 0
 
 
 def _score_files(
     root: Path, names: list[str], scorer: JEPAScorer, method: Any, k: int, quiet: bool
-) -> tuple[dict[str, float], dict[str, str], dict[str, Any]]:
-    """Scores, errors, and pixels at the encoder's size, by name."""
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Scores and errors by name."""
     import numpy as np
     import torch
 
@@ -198,7 +196,6 @@ def _score_files(
 
     scores: dict[str, float] = {}
     errors: dict[str, str] = {}
-    shown: dict[str, Any] = {}
     with progress_bar("Scoring", len(names), quiet=quiet) as advance:
         for start in range(0, len(names), _BATCH):
             batch = names[start : start + _BATCH]
@@ -212,9 +209,22 @@ def _score_files(
                 pixels = torch.from_numpy(np.stack(list(read.values()))).float() / 255
                 values = scorer.score(pixels, method=method, k=k).tolist()
                 scores |= dict(zip(read, values, strict=True))
-                shown |= read
             advance(len(batch))
-    return scores, errors, shown
+    return scores, errors
+
+
+def _write_sheet(sheet: Path, root: Path, scores: dict[str, float], scorer: JEPAScorer) -> None:
+    """The images in the order of their scores; of more than a hundred, at even steps of rank."""
+    import numpy as np
+
+    from assay.methods.jepa_guidance.images import contact_sheet, read_image, write_png
+
+    ordered = sorted(scores, key=lambda name: scores[name])
+    ranks = np.linspace(0, len(ordered) - 1, min(len(ordered), _SHEET_IMAGES)).round().astype(int)
+    shown = [
+        read_image(root / ordered[rank], size=scorer.image_size, channels=scorer.channels) for rank in ranks
+    ]
+    write_png(sheet, contact_sheet(np.stack(shown)))
 
 
 def _write_table(path: Path, names: list[str], scores: dict[str, float], errors: dict[str, str]) -> None:

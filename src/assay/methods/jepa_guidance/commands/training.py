@@ -38,6 +38,7 @@ def train_encoder(
     augmentation: Literal["geometric", "noise", "photo", "none"] | None = None,
     noise: float | None = None,
     gaussianity: Literal["epps-pulley", "sliced-wasserstein"] = "epps-pulley",
+    gaussian_weight: float | None = None,
     steps: int = 2000,
     batch_size: int = 128,
     learning_rate: float = 1e-3,
@@ -79,6 +80,9 @@ def train_encoder(
         Standard deviation of added noise, for pixels in [0, 1]; replaces the augmentation's.
     gaussianity
         What keeps lejepa's embedding Gaussian.
+    gaussian_weight
+        Its weight against the agreement of views, between 0 and 1: 0.05 by default, or 0.9 with
+        sliced-wasserstein. It can decide which sign the score has; `calibrate` measures that.
     steps
         Optimiser steps.
     batch_size
@@ -114,6 +118,7 @@ def train_encoder(
         patch_size=patch_size,
         augmentation=chosen,
         gaussianity=gaussianity,
+        gaussian_weight=gaussian_weight,
         optimisation=Optimisation(
             steps=steps,
             batch_size=batch_size,
@@ -135,11 +140,13 @@ def train_encoder(
 
 
 def _read(images: Path, size: int | None, channels: int | None, console: Any) -> ImageFolder:
-    from assay.methods.jepa_guidance.images import read_images
+    from assay.methods.jepa_guidance.images import list_images, read_images
+    from assay.methods.jepa_guidance.progress_bars import progress_bar
 
     if size is not None and size < 4:
         raise InputError(f"the image size must be at least 4 pixels, got {size}")
-    folder = read_images(images, size, channels)
+    with progress_bar("Reading", len(list_images(images)), quiet=console.quiet) as advance:
+        folder = read_images(images, size, channels, advance=advance)
     report_unreadable(folder, console)
     count, planes, side, _ = folder.pixels.shape
     console.print(f"{count} images of {side} x {side} pixels, {'grey' if planes == 1 else 'colour'}")
