@@ -54,7 +54,7 @@ def vision_transformer(width: int, depth: int, size: int) -> Dinov2WithRegisters
     return Dinov2WithRegistersModel(config)
 
 
-def denoiser(size: int) -> UNet2DModel:
+def denoiser(size: int) -> nn.Module:
     torch.manual_seed(0)
     return UNet2DModel(
         sample_size=size,
@@ -183,7 +183,7 @@ def scoring(scorer: JEPAScorer, images: Tensor, name: str, clock: Clock) -> None
 
 def guided_step(scorer: JEPAScorer, size: int, batch: int, name: str, clock: Clock) -> None:
     """A guided step against the denoiser and encoder passes that it consists of, each timed bare."""
-    unet: nn.Module = denoiser(size).eval().requires_grad_(False)
+    unet = denoiser(size).eval().requires_grad_(False)
     unet.to(device=scorer.device)
     steps: list[GuidanceStep] = []
     shift = JEPAShift(scorer, GUIDED)

@@ -37,6 +37,8 @@ def build_app(tokens: Sequence[str] = ()) -> App:
         result_action="return_int_as_exit_code_else_zero",
         exit_on_error=False,
         print_error=False,
+        # Ours says what happened; the library would end without a word.
+        suppress_keyboard_interrupt=False,
     )
     for name, (target, text) in COMMANDS.items():
         app.command(target, name=name, help=text)

@@ -32,6 +32,8 @@ def greet(name: str) -> None:
         raise InputError("nobody cannot be greeted: name somebody")
     if name == "missing":
         open("does-not-exist.csv")
+    if name == "interrupt":
+        raise KeyboardInterrupt
     if name == "bug":
         raise KeyError(name)
     print(f"hello {name}")

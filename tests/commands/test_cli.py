@@ -77,6 +77,11 @@ def test_mistakes_are_one_line(refused, arguments, expected):
     assert expected in refused(*arguments)
 
 
+def test_an_interruption_is_said(assay):
+    done = assay("example-method", "greet", "interrupt")
+    assert (done.returncode, done.stderr) == (130, "assay: interrupted\n")
+
+
 def test_a_defect_keeps_its_traceback(assay):
     with pytest.raises(KeyError):
         assay("example-method", "greet", "bug")

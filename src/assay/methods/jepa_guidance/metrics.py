@@ -115,7 +115,7 @@ class ImageJudge:
 
     Args:
         components: principal components that make the features.
-        regularisation, gamma: C and gamma of the support-vector machine, in units of pixel values in [0, 16].
+        regularisation, gamma: C and gamma of the support-vector machine, as in scikit-learn.
     """
 
     def __init__(
@@ -128,7 +128,6 @@ class ImageJudge:
     def fit(self, images: Float[np.ndarray, "n c h w"], labels: Int[np.ndarray, " n"]) -> ImageJudge:
         """Fit to real images in [0, 1] and their classes."""
         pixels = _pixels(images)
-        self.classes_ = int(labels.max()) + 1
         self._projection: Any = _sklearn("decomposition").PCA(self.components, random_state=0).fit(pixels)
         machine = _sklearn("svm").SVC(C=self.regularisation, gamma=self.gamma)
         self._classifier: Any = machine.fit(pixels, labels)

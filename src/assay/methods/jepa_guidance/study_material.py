@@ -20,6 +20,7 @@ from assay.methods.jepa_guidance.baselines import MinorityClassifier, train_mino
 from assay.methods.jepa_guidance.datasets import (
     CAPTIONS,
     CLASSES,
+    WORLD_RARE,
     BiasedImages,
     biased,
     captions,
@@ -158,7 +159,7 @@ def scorer(bench: Bench, kind: str) -> JEPAScorer:
 
 
 def _rare(labels: np.ndarray) -> np.ndarray:
-    return np.isin(labels, biased("digits").world_rare)
+    return np.isin(labels, WORLD_RARE)
 
 
 # ----------------------------------------------------------------------------------------------- generators
