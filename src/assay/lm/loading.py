@@ -148,7 +148,7 @@ def _from_pretrained(
     common: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
     try:
         # Only a download is slow enough for a progress bar.
-        with _no_progress_bars() if local else nullcontext():
+        with without_progress_bars() if local else nullcontext():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **common
             )
@@ -174,7 +174,8 @@ def _from_pretrained(
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def without_progress_bars() -> Iterator[None]:
+    """transformers shows no bars while the block runs."""
     from transformers.utils import logging
 
     enabled = logging.is_progress_bar_enabled()

