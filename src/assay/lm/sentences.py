@@ -25,10 +25,9 @@ def sentence_encoder() -> tuple[Any, Any]:
     """
     transformers: Any = require("transformers", extra="lm")
     # Each file is compared with its checksum before any is read.
-    files = [
-        package_file(SENTENCE_PACKAGE, *path.split("/")) for path in EMBEDDED[SENTENCE_PACKAGE].checksums
-    ]
-    source = str(Path(files[0]).parent)
+    package = EMBEDDED[SENTENCE_PACKAGE]
+    files = [package_file(package.distribution, *path.split("/")) for path in package.checksums]
+    source = str(files[0].parent)
     tokenizer = transformers.BertTokenizerFast.from_pretrained(source, local_files_only=True)
     with without_progress_bars():
         model = transformers.BertModel.from_pretrained(source, local_files_only=True, use_safetensors=True)
