@@ -152,11 +152,12 @@ def test_a_function_that_raises_is_recorded_and_leaves_no_open_figure(finished, 
 
 
 def test_settings_and_figures_of_the_caller_survive(draw, finished, tmp_path):
+    before = pyplot.get_fignums()
     own = pyplot.figure()
     with matplotlib.rc_context({"font.size": 33.0}):
         render_figures(draw, finished, tmp_path / "figures")
         assert matplotlib.rcParams["font.size"] == 33.0
-    assert pyplot.get_fignums() == [own.number]
+    assert pyplot.get_fignums() == [*before, own.number]
     pyplot.close(own)
 
 

@@ -196,7 +196,8 @@ def test_a_cylinder_comes_back_from_its_files(cylinder, tmp_path):
             assert torch.equal(getattr(back, name), getattr(full, name))
         assert (back.rank, back.layer, back.n_train, back.facts) == (full.rank, 3, 12, full.facts)
         if measured is not None:
-            np.testing.assert_array_equal(back.strengths.firing, measured.firing)
+            np.testing.assert_array_equal(back.strengths.values, measured.values)
+            np.testing.assert_array_equal(back.strengths.censored, measured.censored)
             assert back.strengths.success == measured.success
             assert back.recommend_strength() == full.recommend_strength()
     with safe_open(tmp_path / "c" / "cylinder.safetensors", "pt") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections import Counter
 
@@ -374,27 +375,38 @@ class TestSeededOrder:
         assert len(set(seeded_order(3, u, v).tolist())) == 50
 
 
-class TestCommunities:
-    def test_isolated_nodes_are_counted_wherever_they_are(self):
+LEIDEN = pytest.param(
+    "leiden",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("leidenalg") is None or importlib.util.find_spec("igraph") is None,
+        reason="GPL: Leiden communities are for those who have installed them",
+    ),
+)
+
+
+@pytest.mark.parametrize("method", ["louvain", LEIDEN])
+class TestEitherMethod:
+    def test_isolated_nodes_are_counted_wherever_they_are(self, method):
         graph = two_cliques(4)
         last = graph.add_node("alone", is_core=True)
-        for method in ("louvain", "leiden"):
-            found = detect_communities(graph, method=method, seed=1)
-            assert set(found) == set(graph.nodes)
-            assert sum(label == found[last] for label in found.values()) == 1
-            assert len(set(found.values())) == 3
+        found = detect_communities(graph, method=method, seed=1)
+        assert set(found) == set(graph.nodes)
+        assert sum(label == found[last] for label in found.values()) == 1
+        assert len(set(found.values())) == 3
 
-    def test_seeded_and_numbered_by_the_smallest_node(self):
+    def test_seeded_and_numbered_by_the_smallest_node(self, method):
         graph = random_graph(60, 150, seed=1)
-        for method in ("louvain", "leiden"):
-            first = detect_communities(graph, method=method, seed=5)
-            assert first == detect_communities(graph, method=method, seed=5)
-            labels = list(dict.fromkeys(first[node] for node in sorted(first)))
-            assert labels == list(range(len(labels)))
+        first = detect_communities(graph, method=method, seed=5)
+        assert first == detect_communities(graph, method=method, seed=5)
+        labels = list(dict.fromkeys(first[node] for node in sorted(first)))
+        assert labels == list(range(len(labels)))
 
+    def test_empty(self, method):
+        assert detect_communities(KnowledgeGraph(), method=method) == {}
+
+
+class TestCommunities:
     def test_leiden_needs_its_packages(self, monkeypatch):
-        import importlib
-
         from assay.errors import MissingDependencyError
 
         def missing(name):
@@ -403,7 +415,3 @@ class TestCommunities:
         monkeypatch.setattr(importlib, "import_module", missing)
         with pytest.raises(MissingDependencyError, match="pip install leidenalg igraph"):
             detect_communities(two_cliques(), method="leiden")
-
-    def test_empty(self):
-        assert detect_communities(KnowledgeGraph()) == {}
-        assert detect_communities(KnowledgeGraph(), method="leiden") == {}

@@ -43,7 +43,7 @@ class Elementwise(nn.Module):
     def __init__(self, mixing: Tensor | None = None, scale: float = 1.0) -> None:
         super().__init__()
         self.mixing = mixing
-        self.register_buffer("scale", torch.tensor(scale))
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         values = self.scale * nn.functional.softplus(x.flatten(1))
