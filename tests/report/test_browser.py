@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,62 +10,6 @@ import pytest
 from assay.report import write_index, write_report
 
 pytestmark = pytest.mark.browser
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
-
-def unavailable(why: str) -> None:
-    """Skip on a machine without a browser; fail in CI, where these tests must not vanish."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{why}; the browser tests must run in CI")
-    pytest.skip(why)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        unavailable("playwright is not installed")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        unavailable("no Chromium is installed (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser) -> Callable:
-    """`with visit(path) as page`: fails on console messages, errors, and any request but for the file."""
-
-    @contextmanager
-    def visiting(path: Path, *, javascript: bool = True, width: int = 1280, **context):
-        context |= {"viewport": {"width": width, "height": 900}, "java_script_enabled": javascript}
-        opened = browser.new_context(**context)
-        page = opened.new_page()
-        problems: list[str] = []
-        requests: list[str] = []
-        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        yield page
-        outside = [url for url in requests if not url.startswith(("data:", path.as_uri()))]
-        opened.close()
-        assert problems == []
-        assert outside == []
-
-    return visiting
 
 
 @pytest.fixture

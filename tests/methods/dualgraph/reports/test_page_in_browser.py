@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from contextlib import contextmanager
+import functools
 
 import pytest
 
 pytestmark = pytest.mark.browser
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 # Every text whose colour is too close to what lies under it, in HTML and in drawings.
 LOW_CONTRAST = """() => {
@@ -57,53 +45,12 @@ LOW_CONTRAST = """() => {
 }"""
 
 
-def unavailable(why: str) -> None:
-    """Skip on a machine without a browser; fail in CI, where these tests must not vanish."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{why}; the browser tests must run in CI")
-    pytest.skip(why)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        unavailable("playwright is not installed")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        unavailable("no Chromium is installed (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def visit(browser, page, tmp_path):
-    """`with visit() as page`: fails on console messages, errors, and any request but for the file."""
+def visit(visit, page, tmp_path):
+    """`with visit() as tab`: the page of the run, without moving."""
     path = tmp_path / "report.html"
     path.write_text(page, encoding="utf-8")
-
-    @contextmanager
-    def visiting(*, javascript: bool = True, width: int = 1280, **context):
-        context |= {"viewport": {"width": width, "height": 900}, "java_script_enabled": javascript}
-        context.setdefault("reduced_motion", "reduce")
-        opened = browser.new_context(**context)
-        tab = opened.new_page()
-        problems: list[str] = []
-        requests: list[str] = []
-        tab.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.goto(path.as_uri())
-        yield tab
-        outside = [url for url in requests if not url.startswith(("data:", path.as_uri()))]
-        opened.close()
-        assert problems == []
-        assert outside == []
-
-    return visiting
+    return functools.partial(visit, path, reduced_motion="reduce")
 
 
 def panel(page):
