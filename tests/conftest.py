@@ -1,4 +1,4 @@
-"""What all tests share: no network, one thread, nothing of the user's cache touched by accident; a browser."""
+"""What all tests share: no network, one thread, no write to the user's cache; a browser."""
 
 import os
 import shutil
